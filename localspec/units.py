@@ -19,6 +19,11 @@ def gib(n_bytes: float) -> str:
     return f"{size:,.0f} GB"
 
 
+def size_limit(n_bytes: int) -> str:
+    """A limit of so many times 2**20 bytes, as in the GB of `gib`: 64 MB."""
+    return f"{n_bytes >> 20} MB"
+
+
 def token_rate(rate: float | None) -> str:
     if rate is None:
         return "– tok/s"

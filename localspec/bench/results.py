@@ -88,7 +88,7 @@ class WorkloadResult(Struct, frozen=True):
     spec_tps: float | None
     speedup: SpeedupSpread | None
     best: BestDraftLength | None
-    acceptance_rate: float | None
+    drafts: DraftTotals
     mean_accepted_length: float | None
     first_token_ms: float | None
     plain_first_token_ms: float | None
@@ -98,6 +98,11 @@ class WorkloadResult(Struct, frozen=True):
     copied: float | None
     survival: tuple[float | None, ...]
     """By position: the share accepted of the draft tokens verified there."""
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """For data; a person is told it only from some draft tokens on."""
+        return self.drafts.acceptance_rate
 
     @property
     def counted(self) -> bool:
@@ -222,6 +227,8 @@ def _costs_to_json(
 def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
     body = to_builtins(row)
     del body["best"]
+    del body["drafts"]
+    body["acceptance_rate"] = row.acceptance_rate
     theory: dict[str, Any] = {"best": None, "reached": None, "draft_length": None}
     if row.best is not None:
         theory["best"] = row.best.speedup
@@ -369,7 +376,7 @@ def _summarize_workload(
         spec_tps=_median_known(answer.tokens_per_second for answer in speculative),
         speedup=_spread_speedups([pair.trial for pair in counting]),
         best=best,
-        acceptance_rate=totals.acceptance_rate,
+        drafts=DraftTotals(totals.rounds, totals.drafted, totals.accepted),
         mean_accepted_length=totals.mean_accepted_length,
         first_token_ms=_median_known(answer.first_token_ms for answer in speculative),
         plain_first_token_ms=_median_known(answer.first_token_ms for answer in plain),

@@ -28,7 +28,6 @@ from localspec.protocol.events import (
 )
 from localspec.protocol.round_totals import RoundTotals
 
-
 PLAIN_SPEED = "plain_tokens_per_second"
 """A key of the timings of an answer that has ended, which a chat adds."""
 

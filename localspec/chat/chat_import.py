@@ -18,7 +18,7 @@ from localspec.chat.titles import clean_title, make_title
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
-from localspec.units import count
+from localspec.units import count, size_limit
 
 _MAX_FILE_BYTES = 512 * 1024 * 1024
 """Of a file, or of a file in an archive. Its JSON takes several times the memory."""
@@ -160,7 +160,7 @@ def _read_archive(path: Path) -> Iterator[str]:
 def _check_size(n_bytes: int) -> None:
     if n_bytes > _MAX_FILE_BYTES:
         raise UsageError(
-            f"it has more than {_MAX_FILE_BYTES >> 20} MiB.",
+            f"it has more than {size_limit(_MAX_FILE_BYTES)}.",
             "Export fewer chats at once.",
         )
 

@@ -46,7 +46,7 @@ October, November, and December.""",
         spec="lookup",
     ),
     Example(
-        title="Correct another one.",
+        title="Correct the name of a planet.",
         message="""\
 Correct the spelling mistakes:
 

@@ -195,6 +195,11 @@ class ChatSession:
         return f"{self.model_name} + {draft}" if draft else self.model_name
 
     @property
+    def draft_name(self) -> str:
+        """Empty without a draft."""
+        return self._titles.draft
+
+    @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
         """The pair must be loaded again if one of these changes."""
         return self.pair, self.settings.ctx, self.settings.exact

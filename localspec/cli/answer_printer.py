@@ -181,8 +181,9 @@ def _format_memory(ready: EngineReady) -> Iterator[str]:
     used = ready.memory.get("used")
     estimated = ready.memory.get("predicted")
     if used and estimated:
-        difference = f"{(used - estimated) / 2**20:+.1f} MiB"
-        yield f"memory {gib(used)}, estimated {gib(estimated)} ({difference})"
+        side = "less" if used < estimated else "more"
+        difference = gib(abs(used - estimated))
+        yield f"memory {gib(used)}, {difference} {side} than estimated"
     elif used:
         yield f"memory {gib(used)}"
 

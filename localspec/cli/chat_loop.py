@@ -33,6 +33,7 @@ from localspec.report import answer_stats
 from localspec.report.answer_stats import AnswerStats
 from localspec.report.lines import make_line
 from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
+from localspec.report.pair_text import describe_toy
 from localspec.report.speculation import view_speculation
 from localspec.report.token_classes import format_legend
 from localspec.units import short_count
@@ -168,6 +169,10 @@ class ChatLoop:
                 f"Text-completion model: type the beginning, for example {example}"
             )
             self._print("An empty Enter continues.")
+        is_new = len(self.session.conversation.turns) <= 1
+        if is_new and self.session.is_toy and not self._launch_options.quiet:
+            note = describe_toy("`localspec pair suggest`")
+            front_end.print_report_line(make_line(note, "muted"))
         for line in self._launch_options.recap:
             self._print(line)
         if front_end.tokens_marked and not front_end.style.plain:

@@ -340,7 +340,8 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
             if plain:
                 echo(answer_stats.describe_round(round_))
             else:
-                echo_line(answer_stats.format_round(round_), colour=colour)
+                line = answer_stats.format_round(round_, is_coloured=colour)
+                echo_line(line, colour=colour)
         echo(answer_stats.format_answer_summary(totals))
     if not plain:
-        echo_line(format_legend(with_marks=True), err=True, colour=colour)
+        echo_line(format_legend(with_marks=not colour), err=True, colour=colour)

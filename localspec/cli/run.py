@@ -41,7 +41,7 @@ from localspec.protocol.events import EngineReady, encode
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
-from localspec.units import count
+from localspec.units import count, size_limit
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
@@ -335,7 +335,7 @@ def _read_pipe(stdin: IO[bytes], *, quiet: bool) -> str:
     notice.cancel()
     if len(data) > _MAX_PROMPT_BYTES:
         raise UsageError(
-            f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.",
+            f"The prompt is longer than {size_limit(_MAX_PROMPT_BYTES)}.",
             "No context is that large.",
         )
     try:

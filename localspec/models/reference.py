@@ -139,6 +139,21 @@ def is_repo_id(repo: str) -> bool:
     return not repo.endswith((".git", "."))
 
 
+_UPLOADER_PREFIX = re.compile(r"[a-z0-9.-]+_(?=[a-z])")
+_QUANTIZATION_SUFFIX = re.compile(r"(-i1)?(-(ud-)?i?q[1-8](_\w+)?|-b?f16|-mxfp4)?$")
+
+
+def model_of_repo(repo: str) -> str:
+    """The model that a repository of GGUF files is named after: `qwen3-8b`.
+
+    It is the same for bartowski/Qwen_Qwen3-8B-GGUF and someone/Qwen3-8B-Q4_K_M-GGUF, and
+    another one for someone/Qwen3-8B-abliterated-GGUF.
+    """
+    name = repo.rpartition("/")[2].lower().removesuffix("-gguf")
+    name = _QUANTIZATION_SUFFIX.sub("", name)
+    return _UPLOADER_PREFIX.sub("", name, count=1)
+
+
 def is_revision(revision: str) -> bool:
     if not _REVISION.fullmatch(revision) or ".." in revision:
         return False

@@ -119,8 +119,8 @@ def _format_histogram(counts: Sequence[int], *, plain: bool) -> str:
 _WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
 
 
-def format_round(event: Round) -> Line:
-    """Number, source, accepted/drafted, time, and the tokens with their marks."""
+def format_round(event: Round, *, is_coloured: bool = False) -> Line:
+    """Number, source, accepted/drafted, time, and the tokens as their classes look."""
     source = sanitize(event.source or "plain", multiline=False)
     accepted = f"{event.accepted}/{event.drafted}" if event.drafted else ""
     ms = milliseconds(event.ms.total)
@@ -131,7 +131,7 @@ def format_round(event: Round) -> Line:
     for token in event.tokens:
         text = sanitize(token.text).translate(_WHITESPACE_ESCAPES)
         spans.append(Span(" "))
-        spans += mark_text(text, token.kind)
+        spans += mark_text(text, token.kind, is_coloured=is_coloured)
     return tuple(spans)
 
 

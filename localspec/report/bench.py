@@ -122,7 +122,7 @@ def _format_table_row(row: WorkloadResult, scale: float) -> str:
         spread = f"{row.speedup.min:.2f}–{row.speedup.max:.2f}"
     speedup_width = len(" 1.23× ") + _BAR_WIDTH
     speeds = f"{plain_rate:>5} {rate:>5}  {speedup:<{speedup_width}} {spread:<9}"
-    acceptance = percent(row.acceptance_rate)
+    acceptance = percent(known_rate(row.drafts))
     per_pass = _format_tokens_per_pass(row)
     same = f"{row.identical}/{len(row.trials)}"
     causes = f"{acceptance:>5} {per_pass:>8} {same:>4}"
@@ -259,7 +259,7 @@ def _markdown_cells(row: WorkloadResult) -> Iterator[str]:
         yield "–"
     else:
         yield f"{speed.median:.2f}× ({speed.min:.2f}–{speed.max:.2f})"
-    yield percent(row.acceptance_rate)
+    yield percent(known_rate(row.drafts))
     yield _format_tokens_per_pass(row)
     yield percent(row.share_of_best)
     yield f"{row.identical}/{len(row.trials)}"

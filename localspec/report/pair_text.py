@@ -34,6 +34,14 @@ def format_pair_name(pair: CatalogPair) -> str:
     return sanitize(pair.name, multiline=False)
 
 
+def describe_toy(finder: str) -> str:
+    """What is said once of the model that came with localspec.
+
+    `finder`: what finds another one, such as a command.
+    """
+    return f"This model is a toy, and often wrong. {finder} finds a real one."
+
+
 UNKNOWN_LICENCE = "licence: see its page"
 
 

@@ -15,6 +15,7 @@ from localspec import draft_kinds
 from localspec.chat.decode_speed import Speedup
 from localspec.chat.speculation_stats import SpeculationStats, known_rate
 from localspec.protocol.events import SpeculationPlan
+from localspec.protocol.round_totals import RoundTotals
 from localspec.report.lines import Role
 from localspec.sanitize import sanitize
 from localspec.units import count, duration, milliseconds, percent, short_count
@@ -61,6 +62,8 @@ class SpeculationView(Struct, frozen=True):
     plain_speed: float | None
     verdict: Verdict
     speedup: Speedup | None
+    guesser: str
+    """What most guesses come from: the draft's name, or what is done to guess."""
     guessed_right: int
     drafted: int
     rate: float | None
@@ -142,11 +145,16 @@ class SpeculationView(Struct, frozen=True):
 
 
 def view_speculation(
-    stats: SpeculationStats, phase: Phase = "idle", announcement: str = ""
+    stats: SpeculationStats,
+    phase: Phase = "idle",
+    announcement: str = "",
+    *,
+    draft_name: str = "",
 ) -> SpeculationView:
     """Look at the answer of `stats`, which is the last one between two answers.
 
-    `announcement`: what the settings change from the next answer on.
+    `announcement`: what the settings change from the next answer on. `draft_name`: of
+    the pair, if it is known.
     """
     answer = stats.answer
     totals = answer.totals
@@ -172,6 +180,7 @@ def view_speculation(
         plain_speed=plain_speed,
         verdict=verdict,
         speedup=speedup,
+        guesser=_name_guesser(totals, draft_name),
         guessed_right=totals.accepted,
         drafted=totals.drafted,
         rate=known_rate(totals),
@@ -300,6 +309,24 @@ _ADDITIONS: dict[Verdict, str] = {
     "unclear": ", so far without a clear gain",
 }
 """What the measured speed adds to what happens now."""
+
+
+def _name_guesser(totals: RoundTotals, draft_name: str) -> str:
+    """Empty if nothing was guessed."""
+    # A copy: the answer's thread may add a source meanwhile.
+    sources = list(totals.by_source.items())
+    if not sources:
+        return ""
+    source, _ = max(sources, key=lambda item: item[1].drafted)
+    first = source.split("+")[0]
+    kind = draft_kinds.kinds().get(first)
+    if first == "lookup":
+        return "copying the text"
+    if first == "grammar":
+        return "the required format"
+    if draft_name or kind is None:
+        return draft_name or sanitize(first[:_MAX_REASON], multiline=False)
+    return kind.title if kind.is_head else f"the {kind.title}"
 
 
 def _name_activity(source: str) -> str:

@@ -52,13 +52,16 @@ TOKEN_CLASSES: dict[TokenClass, TokenClassLook] = {
 }
 
 
-def mark_text(text: str, token_class: TokenClass) -> Line:
+def mark_text(text: str, token_class: TokenClass, *, is_coloured: bool = False) -> Line:
     """Sanitized text with the mark of its class, which goes before trailing white space.
 
-    For example `word\\n`, accepted, becomes `wordˢ` and the line feed.
+    For example `word\\n`, accepted, becomes `wordˢ` and the line feed. Where it is
+    coloured it needs no mark: a text with one at each word is hard to read.
     """
     if not text:
         return ()
+    if is_coloured:
+        return (Span(text, token_class),)
     body = text.rstrip()
     marked = Span(body + TOKEN_CLASSES[token_class].mark, token_class)
     trailing = text[len(body) :]
@@ -66,17 +69,14 @@ def mark_text(text: str, token_class: TokenClass) -> Line:
 
 
 def mark_token(token: Token, *, is_coloured: bool = False) -> Line:
-    """A coloured token needs no mark: a text with one at each word is hard to read."""
-    text = sanitize(token.text)
-    if is_coloured:
-        return (Span(text, token.kind),) if text else ()
-    return mark_text(text, token.kind)
+    return mark_text(sanitize(token.text), token.kind, is_coloured=is_coloured)
 
 
 def format_legend(*, with_marks: bool) -> Line:
     """Each label as its tokens look; classes of one label share it.
 
-    With marks: `guessed rightˢ   written by the model⁺·   written instead▔`.
+    With marks, as a text without colours has them: `guessed rightˢ   written by the
+    model⁺·   written instead▔`.
     """
     classes_by_label: dict[str, list[TokenClass]] = {}
     for token_class, look in TOKEN_CLASSES.items():
@@ -86,9 +86,7 @@ def format_legend(*, with_marks: bool) -> Line:
         if spans:
             spans.append(Span("   "))
         spans.append(Span(label, token_classes[-1]))
-        for token_class in token_classes:
-            look = TOKEN_CLASSES[token_class]
-            # Not every renderer can draw a line above text: its mark stands for it.
-            if with_marks or "overline" in look.attributes:
-                spans.append(Span(look.mark, token_class))
+        if with_marks:
+            for token_class in token_classes:
+                spans.append(Span(TOKEN_CLASSES[token_class].mark, token_class))
     return tuple(spans)

@@ -72,6 +72,7 @@ from localspec.serve.served_model import (
     model_status,
     read_sizes,
 )
+from localspec.units import size_limit
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -636,5 +637,5 @@ class BodyReader:
 
 
 def _too_large() -> ApiError:
-    message = f"The body is larger than {MAX_BODY_BYTES >> 20} MiB."
+    message = f"The body is larger than {size_limit(MAX_BODY_BYTES)}."
     return ApiError(413, message, headers=_CLOSE)

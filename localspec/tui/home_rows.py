@@ -255,13 +255,8 @@ def _preset_rows() -> list[HomeRow]:
 def _hub_rows(
     search_text: str, results: Sequence[HubSearchResult], survey: MachineSurvey
 ) -> Iterator[HomeRow]:
-    """The results; before there are any, the row that searches.
-
-    The hub does not say how large a model is, so only those of the catalogue have a speed.
-    """
-    speeds: dict[str | None, str] = {}
-    for candidate in survey.candidates:
-        speeds.setdefault(candidate.pair.target.repo, _format_speed(candidate))
+    """The results; before there are any, the row that searches."""
+    speeds = _HubSpeeds(survey.candidates)
     if not results:
         shown = f"“{one_line(search_text)}”"
         yield HomeRow(
@@ -274,9 +269,34 @@ def _hub_rows(
             name=one_line(found.repo),
             description=popularity,
             size=access,
-            speed=speeds.get(found.repo, ""),
+            speed=speeds.describe(found.repo),
             reference=found.repo,
         )
+
+
+class _HubSpeeds:
+    """Speeds of the hub's repositories, which it does not give the sizes of.
+
+    So they are known of the catalogue's models. Other uploads of such a model, which
+    have its name, are as large; the draft may not be for them, so theirs is the speed
+    without it.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._by_repo: dict[str, str] = {}
+        self._by_model: dict[str, str] = {}
+        for candidate in candidates:
+            repo = candidate.pair.target.repo
+            if repo is None:
+                continue
+            self._by_repo.setdefault(repo, _format_speed(candidate))
+            plain = _format_rate(candidate.plain_rate or candidate.rate)
+            self._by_model.setdefault(reference.model_of_repo(repo), plain)
+
+    def describe(self, repo: str) -> str:
+        """Empty if it is unknown."""
+        model = reference.model_of_repo(repo)
+        return self._by_repo.get(repo) or self._by_model.get(model, "")
 
 
 def row_key_hints(
@@ -494,9 +514,11 @@ def _last_cells(folder: str) -> str:
 
 def _format_speed(candidate: Candidate) -> str:
     """The middle of the estimate; empty if it is unknown."""
-    if candidate.rate is None:
-        return ""
-    return f"{about_rate(candidate.rate)} tok/s"
+    return _format_rate(candidate.rate)
+
+
+def _format_rate(rate: float | None) -> str:
+    return "" if rate is None else f"{about_rate(rate)} tok/s"
 
 
 def _find_suggested(

@@ -525,7 +525,7 @@ def test_what_is_packed_too_small_to_be_true_is_refused(
 ) -> None:
     monkeypatch.setattr(chat_import, "_MAX_FILE_BYTES", 1 << 20)
     packed = archive(tmp_path / "x.zip", {"conversations.json": " " * (2 << 20)})
-    with pytest.raises(UsageError, match="more than 1 MiB"):
+    with pytest.raises(UsageError, match="more than 1 MB"):
         chat_import.import_files(history, [packed])
     damaged = tmp_path / "damaged.zip"
     whole = archive(tmp_path / "y.zip", {"conversations.json": "[" + "1," * 900 + "1]"})
@@ -536,7 +536,7 @@ def test_what_is_packed_too_small_to_be_true_is_refused(
         chat_import.import_files(history, [damaged])
     large = tmp_path / "large.json"
     large.write_bytes(b" " * (2 << 20))
-    with pytest.raises(UsageError, match="more than 1 MiB"):
+    with pytest.raises(UsageError, match="more than 1 MB"):
         chat_import.import_files(history, [large])
 
 

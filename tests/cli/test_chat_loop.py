@@ -13,13 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.session import ChatSession
 from localspec.chat.slash_commands import COMMANDS
+from localspec.cli.answer_printer import OutputStyle
+from localspec.cli.chat_front_end import LinearFrontEnd
+from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop
+from localspec.fit.advisor import SettingsRequest
+from localspec.launch import ResolvedPair, recent_pairs
+from localspec.protocol.wire import LoadCommand
+from tests.models import packagefile
 from tests.support.run_command import (
     command,
     harmful,
     localspec,
     without_load_progress,
 )
+from tests.support.scripted_engine import Opening, ScriptedEngine
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
@@ -410,3 +419,33 @@ def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> 
         assert not harmful(seen, colour=True)
         assert (b"\x1b[" in seen) is ("NO_COLOR" not in env)
         assert "Traceback" not in chat.said
+
+
+def _chat_without_a_word(model: Path) -> None:
+    session = ChatSession(ResolvedPair(model, None), 1)
+    options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("x.gguf", None)))
+    front_end = LinearFrontEnd(session, OutputStyle())
+
+    def end_input(_: str) -> str:
+        raise EOFError
+
+    opening = Opening([ScriptedEngine()])
+    assert ChatLoop(options, front_end, opening, end_input).run() == 0
+
+
+def test_the_model_that_came_along_says_once_that_it_is_a_toy(
+    tmp_path: Path,
+    zoo: Zoo,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toy = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
+
+    _chat_without_a_word(toy)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("This model is a toy, and often wrong.") == 1
+    assert "`localspec pair suggest` finds a real one." in said
+
+    recent_pairs.save_last(str(zoo["target"]), "none")
+    _chat_without_a_word(toy)
+    assert "toy" not in capsys.readouterr().err

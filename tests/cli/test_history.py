@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
+from localspec.chat.answer import with_plain_speed
 from localspec.chat.history import ChatHistory
 from localspec.protocol import events as ev
 from tests.chat.saved_chats import put, said
@@ -263,6 +264,20 @@ def test_marks_and_words(recorded: Path) -> None:
         and words.text.isascii()
     )
     assert 'model guessed 5, 5 right: ",", " wor", "ld", "!", "\\n".' in words.text
+
+
+def test_a_replay_says_what_the_answer_was_compared_with(tmp_path: Path) -> None:
+    """A step takes 25 ms for 4 tokens, of which a plain one takes 20 ms."""
+    tokens = tuple(ev.Token(1, "x", "accepted") for _ in range(4))
+    times = ev.RoundTimes(5.0, 20.0, 0.0)
+    rounds = [ev.Round(n, "model", "", 4, 4, tokens, times) for n in range(11)]
+    end = with_plain_speed(ev.GenerationFinished("eog"), 50.0)
+    path = tmp_path / "answer.jsonl"
+    events: tuple[ev.Event, ...] = (*rounds, end)
+    lines = [ev.encode(event) for event in events]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+    assert "250 ms instead of 800 ms" in localspec("replay", path).text
 
 
 def test_an_attacking_file(tmp_path: Path) -> None:

@@ -484,4 +484,4 @@ def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> No
 @POSIX
 def test_a_prompt_without_end_is_not_cut_unsaid(zoo: Zoo) -> None:
     done = in_shell(f"head -c {65 * 2**20} /dev/zero |", "run", zoo["parrot"])
-    told(done, USAGE, "The prompt is longer than 64 MiB")
+    told(done, USAGE, "The prompt is longer than 64 MB")

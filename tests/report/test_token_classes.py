@@ -5,7 +5,8 @@ from typing import get_args
 import pytest
 
 from localspec.cli import report_printer
-from localspec.protocol.events import Token, TokenClass
+from localspec.protocol.events import Round, RoundTimes, Token, TokenClass
+from localspec.report.answer_stats import format_round
 from localspec.report.lines import plain_text
 from localspec.report.token_classes import (
     TOKEN_CLASSES,
@@ -38,7 +39,24 @@ def test_the_legend_shows_each_class_as_its_tokens_look() -> None:
     marked = plain_text(format_legend(with_marks=True))
     unmarked = plain_text(format_legend(with_marks=False))
     assert marked == "guessed rightˢ   written by the model⁺·   written instead▔"
-    assert unmarked == "guessed right   written by the model   written instead▔"
+    assert unmarked == "guessed right   written by the model   written instead"
+
+
+@pytest.mark.parametrize("token_class", get_args(TokenClass))
+def test_colour_and_marks_are_never_both_there(token_class: TokenClass) -> None:
+    """In the legend, in a token, and in a round of a replay."""
+    marks = {look.mark for look in TOKEN_CLASSES.values()}
+    token = Token(1, "word", token_class)
+    round_ = Round(0, "model", "", 2, 1, (token,), RoundTimes(0.0, 1.0, 0.0))
+    coloured = [
+        format_legend(with_marks=False),
+        mark_token(token, is_coloured=True),
+        format_round(round_, is_coloured=True),
+    ]
+    for line in coloured:
+        assert marks.isdisjoint(plain_text(line))
+    for line in (mark_token(token), format_round(round_)):
+        assert TOKEN_CLASSES[token_class].mark in plain_text(line)
 
 
 @pytest.mark.parametrize("token_class", ["bonus", "plain"])

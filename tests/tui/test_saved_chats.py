@@ -2,7 +2,8 @@
 
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,14 +13,29 @@ from textual.widgets import Static
 
 from localspec import paths
 from localspec.chat.history import ChatHistory, ChatPair
+from localspec.chat.history.records import pack_events, unpack_events
+from localspec.protocol.events import GenerationFinished
+from localspec.protocol.wire import MeasuredCosts
+from localspec.report.speculation import view_speculation
 from localspec.tui.app import load_options
+from localspec.tui.app_options import AppOptions
 from localspec.tui.navigation import PreferencesChanged
-from localspec.tui.saved_chats import format_day
+from localspec.tui.saved_chats import SavedChats, format_day
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from tests.chat import saved_chats
-from tests.support.app_driver import Chat, demo_chat, home_app
+from tests.support.app_driver import (
+    Chat,
+    HomeDriver,
+    demo_chat,
+    home_app,
+    long,
+    said,
+)
 from tests.support.default_drafts import write_target_with_head
+from tests.support.scenes import home
+from tests.support.scripted_engine import Opening, ScriptedEngine
 
 HELLO = "Well, hello."
 
@@ -40,6 +56,56 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
         assert turns[0].rounds
         await second.press("f3")  # The panel leaves the last line room for figures.
         await second.sees("ctx 28 / 8.2k", HELLO)
+
+
+async def test_what_an_answer_was_compared_with_is_there_again() -> None:
+    """In another program, which has measured nothing of the pair."""
+    async with demo_chat(long) as first:
+        await first.send("Count.")
+        saved_line = _speed_line(first)
+    assert "instead of" in saved_line
+
+    async with _opened_again(measured=None) as second:
+        assert second.screen.session.stats.measured is None
+        assert _speed_line(second) == saved_line
+        view = view_speculation(second.screen.session.stats)
+        assert view.answer_line == saved_line
+        await second.press("f7", "end")
+        panel = second.app.screen.query_one(SpeculationPanel)
+        assert view_speculation(panel._stats).answer_line == saved_line
+
+
+async def test_an_answer_of_an_earlier_version_has_no_comparison_of_its_own() -> None:
+    async with demo_chat(long) as first:
+        await first.send("Count.")
+    with closing(sqlite3.connect(paths.chats_file())) as database, database:
+        query = "SELECT key, body FROM events ORDER BY n DESC LIMIT 1"
+        key, packed = database.execute(query).fetchone()
+        *events, end = unpack_events(packed)
+        assert isinstance(end, GenerationFinished)
+        end = replace(end, totals={"timings": {"first_token_ms": 41.0}})
+        values = (pack_events([*events, end]), key)
+        database.execute("UPDATE events SET body = ? WHERE key = ?", values)
+
+    async with _opened_again(measured=None) as second:
+        assert "instead of" not in _speed_line(second)
+        assert "200 tokens in" in _speed_line(second)
+
+
+@asynccontextmanager
+async def _opened_again(measured: MeasuredCosts | None) -> AsyncIterator[HomeDriver]:
+    engine = ScriptedEngine(said, measured=measured)
+    running = home(AppOptions(seed=1, chats=SavedChats()), opening=Opening([engine]))
+    async with running.run_test(size=(100, 30), notifications=True) as pilot:
+        driver = HomeDriver(pilot)
+        await driver.sees("Ready to run", "Recent chats")
+        await driver.open("down")
+        yield driver
+
+
+def _speed_line(driver: HomeDriver) -> str:
+    """What is under the last answer."""
+    return driver.screen.transcript.turns[-1].text._speed_block._text.strip()
 
 
 async def test_a_chat_that_was_opened_again_goes_on_in_its_own_row() -> None:

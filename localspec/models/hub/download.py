@@ -29,6 +29,7 @@ from localspec.models.hub.client import HubClient, HubLocation
 from localspec.models.hub.partial_file import PartialFile
 from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import save_checksum, verify_checksum
+from localspec.units import gb
 
 _RATE_WINDOW_SECONDS = 5.0
 _MIN_REPORT_INTERVAL = 0.1
@@ -284,7 +285,7 @@ class _Transfer:
     def _stopped_error(self, error: LocalspecError, done: int) -> RetryableError:
         """The error with how much of the file is here."""
         file = self._job.file
-        progress = f"{done / 1e9:.2f} of {file.size / 1e9:.2f} GB"
+        progress = f"{gb(done)} of {gb(file.size)}"
         message = f"{file.path} stopped at {progress}. {error.message}"
         if isinstance(error, RetryableError):
             return RetryableError(message, error.hint, error.retry_after)

@@ -20,6 +20,7 @@ from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.screen_frame import KeyLine
+from localspec.units import gb
 
 _TAIL_BYTES = 512 * 1024  # Shown at the end of a file: some thousand lines.
 _POLL_SECONDS = 0.5
@@ -117,7 +118,7 @@ class LogScreen(ModalScreen[None]):
         if self._last_stat is not None:
             _, size = self._last_stat
             if size > _TAIL_BYTES:
-                text += f", the last {_TAIL_BYTES // 1024} KiB"
+                text += f", the last {gb(_TAIL_BYTES)}"
         return text
 
     def action_other(self) -> None:

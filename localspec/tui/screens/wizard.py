@@ -45,6 +45,8 @@ from localspec.tui.wizard.pair_details import (
 from localspec.tui.wizard.shortlist import (
     Candidate,
     EstimateCache,
+    HiddenCandidates,
+    ShortlistRow,
     WizardResult,
     WizardServices,
 )
@@ -103,8 +105,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._profiles = MachineProfiles(services.load_machine_profile)
         self._estimates = EstimateCache()
         self._details = PairDetails(services, self._estimates)
-        self._list = PointerList[Candidate](
-            "shortlist", lambda candidate: candidate.pair.id, self._candidate_line
+        self._candidates: tuple[Candidate, ...] = ()
+        """Of the shortlist; of long groups, not all of them have a row."""
+        self._open_groups: set[str] = set()
+        self._list = PointerList[ShortlistRow](
+            "shortlist", shortlist.row_key, self._draw_row
         )
         self._listed_for: tuple[str, WhatIf] | None = None
         """Use case and dials of the shortlist that is shown."""
@@ -171,11 +176,22 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._request_shortlist()
 
     @on(OptionList.OptionSelected, "#shortlist")
-    def _candidate_selected(self) -> None:
-        candidate = self._list.highlighted_row
-        if candidate is not None:
-            self._open_details(candidate)
+    def _row_selected(self) -> None:
+        row = self._list.highlighted_row
+        if isinstance(row, HiddenCandidates):
+            self._open_group(row.group)
+        elif row is not None:
+            self._open_details(row)
             self._go_to_step(3)
+
+    def _open_group(self, group: str) -> None:
+        """The first of its candidates that were hidden gets the pointer."""
+        index = self._list.highlighted_index or 0
+        self._open_groups.add(group)
+        self._fill_list()
+        self._list.point_at(index)
+        self._refresh_estimates()
+        self.draw()
 
     def action_back(self) -> None:
         if self.step == 1:
@@ -217,9 +233,14 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             return
         self._listed_for = key
         self._estimates.store(*key, candidates)
-        self._list.set_sections(shortlist.group_candidates(candidates))
+        self._candidates = candidates
+        self._fill_list()
         self._estimate_details()
         self.draw()
+
+    def _fill_list(self) -> None:
+        sections = shortlist.group_candidates(self._candidates, self._open_groups)
+        self._list.set_sections(sections)
 
     def _estimate(self, candidate: Candidate) -> Candidate:
         """Adds a plan for the current dials, once this computer has been probed."""
@@ -236,14 +257,17 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         Schedules the others if the list is visible.
         """
         for index, row in enumerate(self._list.rows):
+            if isinstance(row, HiddenCandidates):
+                continue
             estimated = self._estimates.get(row, self._use_case, self.what_if)
             if estimated is None:
                 estimated = replace(row, plan=None, no_fit_reason="")
             self._list.update_row(index, estimated)
         if self.step == 2:
             pointed = self._list.highlighted_index
-            if pointed is not None:
-                self._list.update_row(pointed, self._estimate(self._list.rows[pointed]))
+            candidate = self._selected
+            if pointed is not None and candidate is not None:
+                self._list.update_row(pointed, self._estimate(candidate))
             set_reliable_timer(self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some)
 
     def _estimate_some(self) -> None:
@@ -253,6 +277,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         n_rows = len(self._list.rows)
         for index in (*range(start, n_rows), *range(start)):
             row = self._list.rows[index]
+            if isinstance(row, HiddenCandidates):
+                continue
             if row.plan is not None or row.no_fit_reason:
                 continue
             if time.monotonic() >= deadline:
@@ -284,7 +310,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         """The pair whose page is shown, or that of the list's marked row."""
         if self.step == 3:
             return self._details.candidate
-        return self._list.highlighted_row
+        row = self._list.highlighted_row
+        return None if isinstance(row, HiddenCandidates) else row
 
     def _set_what_if(self, what_if: WhatIf) -> None:
         self.what_if = what_if
@@ -409,12 +436,12 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             self.notify(text, markup=False, timeout=2)
 
     def action_other_target(self) -> None:
-        pair = self._details.next_target(self._list.rows)
+        pair = self._details.next_target(self._candidates)
         if pair is not None:
             self._show_pair(pair)
 
     def _show_pair(self, pair: CatalogPair) -> None:
-        listed = {row.pair.id: row for row in self._list.rows}
+        listed = {each.pair.id: each for each in self._candidates}
         self._open_details(listed.get(pair.id) or unlisted_candidate(pair))
         self.draw()
         self._count_memory()
@@ -494,10 +521,12 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         )
         self.query_one("#head", Static).update(header)
 
-    def _candidate_line(self, candidate: Candidate) -> Content:
+    def _draw_row(self, row: ShortlistRow) -> Content:
+        if isinstance(row, HiddenCandidates):
+            return shortlist.hidden_line(row)
         return shortlist.candidate_line(
-            candidate,
-            is_downloaded=candidate.pair.id in self._services.ready_pairs,
+            row,
+            is_downloaded=row.pair.id in self._services.ready_pairs,
             width=self._list_width,
         )
 
@@ -512,7 +541,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         if self.step == 2 and self._list.rows:
             max_lines = 2 if self.size.height >= 20 else 1
             width = self._list_width
-            lines = shortlist.reason_lines(self._list.highlighted_row, width, max_lines)
+            lines = shortlist.reason_lines(self._selected, width, max_lines)
         about = self.query_one("#about", Static)
         about.update(Content("\n").join(lines))
         about.display = bool(lines)

@@ -10,6 +10,7 @@ from textual.widgets import Static
 from localspec.chat.session import ChatSession
 from localspec.protocol.wire import LoadEvent, LoadProgress
 from localspec.report.load_progress import describe_load
+from localspec.report.pair_text import describe_toy
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import key_label
 
@@ -73,5 +74,5 @@ class ToyNote(Static):
         keymap = self._options.keymap
         leave = key_label("chat.stop", keymap)
         wizard = key_label("home.wizard", keymap)
-        note = f"This model is a toy, and often wrong. {leave}, then {wizard}, finds a real one."
+        note = describe_toy(f"{leave}, then {wizard},")
         self.update(Content(note), layout=False)

@@ -51,6 +51,7 @@ class SpeculationPanel(Static):
         self._stats = SpeculationStats()
         self._phase: Phase = "idle"
         self._announcement = ""
+        self._draft_name = ""
         self._has_details = False
         self._refresh_pending = False
 
@@ -62,6 +63,7 @@ class SpeculationPanel(Static):
         self, session: ChatSession, stats: SpeculationStats, phase: str
     ) -> None:
         """`stats`: of what is on the screen. `phase`: of the chat's screen."""
+        self._draft_name = session.draft_name
         shown_phase = _PHASES.get(phase, "idle")
         if shown_phase == "answering":
             self.draw_soon(stats)
@@ -95,7 +97,9 @@ class SpeculationPanel(Static):
         self._redraw()
 
     def _redraw(self) -> None:
-        view = view_speculation(self._stats, self._phase, self._announcement)
+        view = view_speculation(
+            self._stats, self._phase, self._announcement, draft_name=self._draft_name
+        )
         details: list[_Lines] = []
         if self._has_details:
             details = _detail_sections(self._stats, view)
@@ -196,17 +200,26 @@ def _figures(view: SpeculationView) -> Iterator[Content]:
     per_step = "–"
     if view.tokens_per_step is not None:
         per_step = f"{view.tokens_per_step:.1f}"
-    yield _figure("Tokens per step", per_step, "without: 1")
+    yield _figure("Tokens per step", per_step)
+    if view.drafted:
+        yield _figure(" without guesses", "1.0").stylize("$muted")
+        yield _two_columns("Guessed by", one_line(view.guesser))
 
 
 def _strip(view: SpeculationView, ascii_only: bool) -> Iterator[Content]:
-    """A column per step: its right guesses as a bar, or a mark if it has none."""
+    """A column per step: its right guesses as a bar, or a mark if it has none.
+
+    The line above says what a bar of full height is.
+    """
     if not view.strip:
         return
     most = max((n_right or 0) for n_right in view.strip)
     scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
     n_steps = len(view.strip)
-    yield _muted("the first step" if n_steps == 1 else f"last {n_steps} steps")
+    title = "the first step" if n_steps == 1 else f"last {n_steps} steps"
+    if most:
+        title += f": 0–{scale} right each" if not ascii_only else ": guesses right"
+    yield _muted(title)
     cells = [_strip_cells(n_right, scale, ascii_only) for n_right in view.strip]
     green = role_colour("accepted")
     if not ascii_only:
@@ -364,7 +377,7 @@ def _format_source(name: str) -> str:
 # --- Lines of the panel's width.
 
 
-def _figure(label: str, value: str, more: str) -> Content:
+def _figure(label: str, value: str, more: str = "") -> Content:
     """`Guesses right   78 %  25 of 32`: values end in one column, so nothing moves."""
     value = f" {value.rjust(_VALUE_END - len(label) - 1)}"
     room = PANEL_WIDTH - len(label) - len(value) - 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rich.style import Style
 from rich.text import Text
 from textual.content import Content
@@ -37,6 +39,10 @@ class TokenDetails(Static):
         self._show_marks = show_marks
         self._draw()
 
+    def on_resize(self) -> None:
+        if self._token is None:
+            self._draw()
+
     def _draw(self) -> None:
         token = self._token
         round_ = self._round
@@ -55,21 +61,52 @@ class TokenDetails(Static):
 
     def _make_legend(self) -> Text:
         """What the colours of an answer mean, each in its own."""
-        theme = self.app.current_theme
-        styles = themes.token_styles(theme, marks=self._show_marks)
-        looks = (
-            (styles.accepted, "guessed right"),
-            ("", "the model's own"),
-            (styles.draft, "being checked"),
-            (styles.rejected, "thrown away"),
-            (styles.correction, "written instead"),
-        )
+        styles = themes.token_styles(self.app.current_theme, marks=self._show_marks)
+        words = _choose_legend(self.content_size.width)
         legend = Text(no_wrap=True, overflow="crop")
-        for style, words in looks:
-            if legend:
-                legend.append("  ")
-            legend.append(words, Style.parse(style))
+        for style, label in (
+            (styles.accepted, words.accepted),
+            ("", words.own),
+            (styles.draft, words.draft),
+            (styles.rejected, words.rejected),
+            (styles.correction, words.correction),
+        ):
+            if legend and label:
+                legend.append(_LEGEND_GAP)
+            legend.append(label, Style.parse(style))
         return legend
+
+
+class _LegendWords(NamedTuple):
+    accepted: str
+    own: str  # Of the model's own text, which has no colour.
+    draft: str
+    rejected: str
+    correction: str
+
+
+_LEGEND_GAP = "  "
+_LEGENDS = (
+    _LegendWords(
+        "guessed right",
+        "the model's own",
+        "being checked",
+        "thrown away",
+        "written instead",
+    ),
+    _LegendWords(
+        "guessed right", "", "being checked", "thrown away", "written instead"
+    ),
+    _LegendWords("guessed right", "", "checking", "wrong", "instead"),
+)
+"""The legend in fewer and fewer words: it has one line in every width with a panel."""
+
+
+def _choose_legend(width: int) -> _LegendWords:
+    for words in _LEGENDS:
+        if len(_LEGEND_GAP.join(filter(None, words))) <= width:
+            return words
+    return _LEGENDS[-1]
 
 
 def _quoted(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -88,15 +88,41 @@ def suggest_candidates(
     return tuple(candidates)
 
 
+class HiddenCandidates(Struct, frozen=True):
+    """A row for what a long group has after its first candidates."""
+
+    group: str
+    number: int
+
+
+ShortlistRow = Candidate | HiddenCandidates
+_MAX_SHOWN = 5
+"""The candidates of a group that are shown before it is opened: a friend names a few."""
+
+
 def group_candidates(
-    candidates: Iterable[Candidate],
-) -> list[tuple[Content | None, list[Candidate]]]:
-    """The sections of the list: the title of each group, and its rows."""
-    sections: list[tuple[Content | None, list[Candidate]]] = []
+    candidates: Iterable[Candidate], open_groups: Container[str] = ()
+) -> list[tuple[Content | None, list[ShortlistRow]]]:
+    """The sections of the list: the title of each group, and its rows.
+
+    Of a long group that is not open only the best are shown, and a row that opens it.
+    """
+    sections: list[tuple[Content | None, list[ShortlistRow]]] = []
     for title, members in groupby(candidates, lambda each: each.group):
         heading = Content.styled(title, "$muted bold") if title else None
-        sections.append((heading, list(members)))
+        rows: list[ShortlistRow] = list(members)
+        n_hidden = len(rows) - _MAX_SHOWN
+        # A row in place of a single candidate would gain nothing.
+        if title and n_hidden > 1 and title not in open_groups:
+            rows[_MAX_SHOWN:] = [HiddenCandidates(title, n_hidden)]
+        sections.append((heading, rows))
     return sections
+
+
+def row_key(row: ShortlistRow) -> tuple[str, str]:
+    if isinstance(row, HiddenCandidates):
+        return "group", row.group
+    return "pair", row.pair.id
 
 
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
@@ -266,6 +292,10 @@ def heading_line(width: int) -> Content:
 def _right(text: str, width: int) -> str:
     """The text at the right of a column; nothing if the column is hidden."""
     return text.rjust(width) if width else ""
+
+
+def hidden_line(hidden: HiddenCandidates) -> Content:
+    return Content.styled(f"{hidden.number} more", "$muted")
 
 
 def candidate_line(candidate: Candidate, *, is_downloaded: bool, width: int) -> Content:

@@ -4,6 +4,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog
 from localspec.models.catalog import PairSettings
 from localspec.models.hub.cached_file import DownloadJob
-from localspec.models.hub.client import HubClient
+from localspec.models.hub.client import HubClient, HubSearchResult
 from localspec.models.hub.download import DownloadState
 from localspec.models.local_files.local_model import LocalModel
 from localspec.models.reference import RepoFile
@@ -32,6 +33,7 @@ from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import KeyLine
 from localspec.tui.wizard.shortlist import suggest_candidates
 from localspec.tui.wizard.what_if import WhatIf
+from localspec.units import about_rate
 from tests.support import scenes
 from tests.support.app_driver import HomeDriver, demo_chat, home_app, said
 from tests.support.default_drafts import write_target_with_head
@@ -321,6 +323,58 @@ def test_memory_that_other_programs_hold_is_said() -> None:
     survey = MachineSurvey(machine_profile=machine, candidates=found)
     first, *_ = make_rows(survey, "not downloaded")
     assert first.description == "close other programs first"
+
+
+def test_results_of_the_hub_have_a_speed_where_their_model_is_known() -> None:
+    """Each model of the catalogue, as its own uploader and others name it."""
+    place = replace(NO_CARD, hardware=PLACE.hardware)
+    found = suggest_candidates(place, "chat", WhatIf(), catalog.load())
+    survey = MachineSurvey(scenes.MACHINE, machine_profile=place, candidates=found)
+    known = [each for each in found if each.pair.target.repo and each.rate]
+    assert len(known) > 50
+    repos = {each.pair.target.repo or "": each.rate for each in reversed(known)}
+    # Files of one type are a model of their own: others do not have them.
+    of_any_type = [repo for repo in repos if "q4_0" not in repo]
+    others = list(chain.from_iterable(map(_other_uploads, of_any_type)))
+
+    speeds = _speeds_on_the_hub(survey, [*repos, *others])
+
+    for repo, rate in repos.items():
+        assert speeds[repo] == f"{about_rate(rate)} tok/s"
+    assert [repo for repo in others if not speeds[repo].startswith("≈")] == []
+
+
+def _other_uploads(repo: str) -> list[str]:
+    name = repo.rpartition("/")[2]
+    base = re.sub("-GGUF$", "", name, flags=re.IGNORECASE)
+    return [
+        f"someone/{name}",
+        f"bartowski/Some-Lab_{base.rpartition('_')[2]}-GGUF",
+        f"mradermacher/{base}-i1-GGUF",
+        f"someone/{base}-Q4_K_M-GGUF",
+        f"someone/{base.lower()}-IQ3_XXS-GGUF",
+    ]
+
+
+def test_what_is_named_otherwise_has_no_speed_on_the_hub() -> None:
+    found = suggest_candidates(PLACE, "chat", WhatIf(), catalog.load())
+    survey = MachineSurvey(scenes.MACHINE, machine_profile=PLACE, candidates=found)
+    others = ["a/Qwen3-8B-abliterated-GGUF", "a/My-Qwen3-8B", "a/Qwen3-GGUF", "a/b"]
+    assert not any(_speeds_on_the_hub(survey, others).values())
+
+
+def _speeds_on_the_hub(survey: MachineSurvey, repos: list[str]) -> dict[str, str]:
+    results = [HubSearchResult(repo, 1, 1, None, gated=False) for repo in repos]
+    sections = home_rows.build_sections(
+        catalog.load(),
+        survey,
+        search_text="zzzz",
+        chats=HomeSection("Recent chats", ()),
+        hub_results=results,
+        download_states=(),
+    )
+    (section,) = (each for each in sections if "hub" in each.heading)
+    return {row.name: row.speed for row in section.rows}
 
 
 @pytest.mark.parametrize("place", [PLACE, NO_CARD], ids=["a card", "no card"])

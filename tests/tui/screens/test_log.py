@@ -182,7 +182,7 @@ async def test_only_the_end_of_a_large_log_is_read() -> None:
         lines = tail.view.lines
         assert sum(map(len, lines)) <= log._TAIL_BYTES < size
         assert lines[-1].endswith("line 59999") and lines[0].startswith("2026-")
-        await tail.sees("the last 512 KiB")
+        await tail.sees("the last 0.5 MB")
 
 
 async def test_what_is_written_there_is_harmless() -> None:

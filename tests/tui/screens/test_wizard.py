@@ -14,7 +14,8 @@ from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import ResolvedPair
-from localspec.models.catalog import CatalogPair
+from localspec.models import catalog
+from localspec.models.catalog import Catalog, CatalogPair
 from localspec.models.gguf import reader
 from localspec.models.local_files.local_model import LocalModel
 from localspec.tui.dialogs.choices import PickerScreen
@@ -94,6 +95,55 @@ async def test_a_dial_changes_price_and_speed_at_once(tmp_path: Path) -> None:
         await wizard.press("right")
         await wizard.sees("‹ KV q8_0 ›")
         held.set()
+
+
+def _nine_of_a_group(
+    place: MachineProfile, use: str, dials: WhatIf, _: Catalog
+) -> tuple[Candidate, ...]:
+    """And one candidate after them."""
+    found = suggest_candidates(place, use, dials, catalog.load())[:10]
+    groups = ["Faster"] * 9 + ["Older"]
+    return tuple(
+        replace(each, group=group, is_best=False)
+        for each, group in zip(found, groups, strict=True)
+    )
+
+
+async def test_a_row_opens_what_a_long_group_has_more(tmp_path: Path) -> None:
+    stock = wizards.stock(tmp_path, PLACE, _nine_of_a_group)
+    async with shown(stock, "1") as wizard:
+        screen = wizard.top(WizardScreen)
+        await wizard.sees("4 more")
+        await wizard.press(*["down"] * 5)
+        assert screen._selected is None  # No pair is described below the list.
+        await wizard.press("enter")
+
+        assert screen.step == 2
+        candidates = [row for row in screen._list.rows if isinstance(row, Candidate)]
+        assert len(candidates) == len(screen._list.rows) == 10
+        assert screen._list.highlighted_index == 5  # The first one that was hidden.
+        assert "more" not in wizard.shown
+        assert all(row.plan is not None for row in candidates)
+
+        await wizard.press("enter")
+        await wizard.sees("3 of 3")
+        await wizard.press("escape")
+        assert len(screen._list.rows) == 10  # It stays open.
+
+
+async def test_other_targets_are_those_of_all_candidates(tmp_path: Path) -> None:
+    """Also of those that have no row."""
+    stock = wizards.stock(tmp_path, PLACE, _nine_of_a_group)
+    async with shown(stock, "1") as wizard:
+        screen = wizard.top(WizardScreen)
+        await wizard.press("enter")
+        await wizard.sees("3 of 3")
+        seen = set()
+        for _ in range(10):
+            assert screen._selected is not None
+            seen.add(screen._selected.pair.target.id)
+            screen.action_other_target()
+        assert len(seen) == 10
 
 
 SMALL = replace(PLACE, devices=(replace(CARD, total=4 * GIB, free=4 * GIB),))

@@ -125,16 +125,18 @@ NO_TEXT = "no repeated text yet"
 GLANCES: dict[str, tuple[list[Event], str]] = {
     "a gain": ([ON, *rounds(40, 4, 2)],
         "2.0× faster 100 vs 50.0 tok/s ████████████▒▒▒▒▒▒▒▒▒▒▒▒ without │ │ with "
-        "Guesses right 50 % 78 of 156 Tokens per step 3.0 without: 1"),
+        "Guesses right 50 % 78 of 156 Tokens per step 3.0 without guesses 1.0 "
+        "Guessed by the draft model"),
     "six rounds prove nothing": ([ON, *rounds(6, 4, 2)], "Speed-up – 100 tok/s"),
     "twenty uneven ones give the answer's own speed": ([ON, round_(0, 0, 0), *UNEVEN],
         "2.1× faster 104 vs 50.0 tok/s"),
     "steps without a guess are no full bars": ([ON, *rounds(12, 0, 0)],
         "last 12 steps ············ · no guess × all wrong █ right"),
-    "all wrong": ([ON, *MIXED], "last 4 steps █ ·×██ · no guess × all wrong █ right"),
+    "all wrong": ([ON, *MIXED],
+        "last 4 steps: 0–8 right each █ ·×██ · no guess × all wrong █ right"),
     "steps without a guess count": (
         [ON, *rounds(40, 0, 0), *[round_(n, 4, 4) for n in range(40, 50)]],
-        "Tokens per step 1.8 without: 1"),
+        "Tokens per step 1.8 without guesses 1.0"),
     "no rate of one token": ([ON, round_(0, 0, 0), round_(1, 1, 1)],
         "Guesses right – 1 of 1"),
     "a rate of sixteen": ([ON, *rounds(5, 4, 3)], "Guesses right 75 % 12 of 16"),
@@ -354,6 +356,42 @@ def test_a_table_of_draft_sources() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "draft_name", "said"),
+    [
+        ("eagle3", "smollm2-135m-eagle3", "smollm2-135m-eagle3"),
+        ("eagle3", "", "EAGLE-3"),
+        ("model+lookup", "qwen3-0.6b", "qwen3-0.6b"),
+        ("lookup", "qwen3-0.6b", "copying the text"),
+        ("lookup+grammar", "", "copying the text"),
+        ("grammar", "qwen3-0.6b", "the required format"),
+        ("echo", "", "echo"),
+    ],
+)
+def test_the_panel_says_what_guessed(source: str, draft_name: str, said: str) -> None:
+    """Once: where the draft guessed most, by its name."""
+    answer = stats(ON, *[round_(n, 4, 2, source) for n in range(5)])
+    answer.add(round_(5, 1, 1, "other"))
+    view = view_speculation(answer, draft_name=draft_name)
+    texts = [line.plain.split() for line in arrange_panel(view, height=60)]
+    assert ["Guessed", "by", *said.split()] in texts
+
+
+def test_without_a_guess_nothing_guessed() -> None:
+    assert "Guessed by" not in shown(ON, *rounds(9, 0, 0))
+
+
+@pytest.mark.parametrize("most", range(17))
+def test_the_strip_says_what_its_highest_bar_is(most: int) -> None:
+    answer = stats(ON, *[round_(n, 16, n) for n in range(most + 1)])
+    scale = next(n for n in (4, 8, 16) if n >= most)
+    title = f"last {most + 1} steps: 0–{scale} right each"
+    if not most:
+        title = "the first step"
+    assert title in lines(answer)
+    assert all(len(line.plain) <= 32 for line in drawn_lines(answer))
+
+
 @pytest.mark.parametrize("details", [False, True])
 @pytest.mark.parametrize("height", [1, 4, 9, 14, 22, 38, 48])
 def test_the_panel_fits_and_shows_whole_sections(height: int, details: bool) -> None:
@@ -362,10 +400,10 @@ def test_the_panel_fits_and_shows_whole_sections(height: int, details: bool) -> 
     texts = [line.plain for line in drawn_lines(answer, details=details, height=height)]
     assert len(texts) <= height
     assert any(text.startswith("last 32 steps") for text in texts) == (
-        height >= (30 if details else 14)
+        height >= (32 if details else 16)
     )
     assert any(text.startswith("source") for text in texts) == (
-        details and height >= 14
+        details and height >= 16
     )
 
 

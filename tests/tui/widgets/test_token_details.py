@@ -10,6 +10,8 @@ from textual.color import Color
 from textual.pilot import Pilot
 
 from localspec.tui.themes import ANSI, THEME_NAMES, THEMES, contrast, token_styles
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from localspec.tui.widgets.token_details import TokenDetails
 from tests.support import scenes
 from tests.support.scenes import asking
 
@@ -124,3 +126,21 @@ async def test_the_ansi_theme_has_only_the_terminals_own_colours(
         if segment.text.strip():
             text_colours.add(segment.style.color)
     assert len(text_colours) > 1
+
+
+@pytest.mark.parametrize("panel", [True, False], ids=["beside the panel", "alone"])
+@pytest.mark.parametrize("width", [80, 90, 98, 99, 110, 117, 118, 160])
+async def test_the_legend_has_one_line(width: int, panel: bool) -> None:
+    """It says less where there is less room, and none of its words is cut."""
+    app = scenes.chat(scenes.spoken)
+    async with app.run_test(size=(width, 30)) as pilot:
+        await asking(scenes.QUESTION)(pilot)
+        if app.screen.query_one(SpeculationPanel).display != panel:
+            await pilot.press(*["f3"] * (1 if panel else 2))
+        await pilot.pause()
+        assert app.screen.query_one(SpeculationPanel).display == panel
+        details = app.screen.query_one(TokenDetails)
+        assert details.size.height == 1
+        row = details.render_line(0).text
+        assert row.startswith("guessed right")
+        assert row.rstrip().endswith("instead")

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.fit import pair_shapes, suggestions
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import saved_criteria
 from localspec.machine import memory_probe
@@ -14,10 +15,11 @@ from localspec.machine.memory_probe import ModelBuffers, PairBuffers
 from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
-from localspec.tui.wizard import shortlist
+from localspec.tui.wizard import shortlist, what_if
 from localspec.tui.wizard.shortlist import (
     Candidate,
     EstimateCache,
+    HiddenCandidates,
     WizardServices,
     suggest_candidates,
 )
@@ -184,6 +186,43 @@ def test_groups_are_sections_in_their_order(usual: Candidate) -> None:
     titles = [heading.plain for heading, _ in sections if heading is not None]
     assert titles == ["Best", "Older"]
     assert [len(members) for _, members in sections] == [2, 1]
+
+
+@pytest.mark.parametrize("number", range(1, 31))
+def test_of_a_long_group_the_best_are_shown_and_how_many_more(
+    usual: Candidate, number: int
+) -> None:
+    """Opened, it has all of them: none is lost, and none is moved."""
+    rows = [
+        replace(usual, group="Faster", group_reason=f"reason {n}")
+        for n in range(number)
+    ]
+    rows.append(replace(usual, group="Older"))
+    ((_, faster), (_, older)) = shortlist.group_candidates(rows)
+
+    shown = [row for row in faster if isinstance(row, Candidate)]
+    hidden = [row for row in faster if isinstance(row, HiddenCandidates)]
+    assert shown == rows[: len(shown)]
+    assert len(shown) + sum(row.number for row in hidden) == number
+    assert len(faster) <= 6
+    assert [row.number for row in hidden] != [1]
+    assert older == rows[-1:]
+    keys = [shortlist.row_key(row) for row in faster]
+    assert keys.count(("group", "Faster")) == len(hidden)
+
+    ((_, opened), _) = shortlist.group_candidates(rows, {"Faster"})
+    assert opened == rows[:-1]
+
+
+@pytest.mark.parametrize("use", what_if.USE_CASES)
+@pytest.mark.parametrize("place", [PLACE, NO_CARD], ids=["card", "no card"])
+def test_no_list_of_the_catalogue_is_longer_than_a_friends(
+    place: MachineProfile, use: str
+) -> None:
+    found = suggest_candidates(place, use, WhatIf(), catalog.load())
+    sections = shortlist.group_candidates(found)
+    assert sections
+    assert all(len(rows) <= 6 for _, rows in sections)
 
 
 def test_a_row_that_becomes_too_slow_by_a_dial_loses_its_praise(
