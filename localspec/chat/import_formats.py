@@ -511,7 +511,9 @@ def _read_lm_studio(document: Any) -> Iterator[ImportedChat]:
             if n_versions:
                 selected = min(max(message.currentlySelected, 0), n_versions - 1)
                 parent = f"{number}.{selected}"
-        created = (chat.createdAt or 0.0) / 1000
+        created = 0.0
+        if chat.createdAt is not None:
+            created = chat.createdAt / 1000
         yield _build_chat(
             messages,
             current=parent,
@@ -711,11 +713,12 @@ class _TurnBuilder:
         self._attempts[turn.parent] = attempt + 1
         turn_id = len(self.turns) + 1
         answer = "\n\n".join(turn.answers)
+        finish_reason: FinishReason | None = "eog" if answer else None
         self.turns.append(
             Turn(
                 "\n\n".join(filter(None, turn.questions)),
                 answer,
-                "eog" if answer else None,
+                finish_reason,
                 attempt=attempt,
                 attachments=turn.attachments,
                 id=turn_id,
@@ -786,10 +789,11 @@ def _build_chat(
         head = turns[-1].id
     conversation = Conversation(_make_seed(turns), system, turns, head)
     models = [turn.model for turn in conversation.turns if turn.model]
+    last_model = models[-1] if models else ""
     return ImportedChat(
         conversation,
         title=title,
-        model=models[-1] if models else "",
+        model=last_model,
         created=created or updated,
         updated=updated or created,
         has_thinking=any(message.thinking for message in messages),

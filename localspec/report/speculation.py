@@ -1,4 +1,4 @@
-"""What a person is told about speculation: one value, made by one function.
+"""What every front end says about speculation: one value, made by one function.
 
 The panel, the status line, the line under an answer, `--stats`, `/stats` and the linear
 chat show parts of a `SpeculationView`. None of them decides a state or formats a
@@ -24,9 +24,16 @@ Phase = Literal["loading", "failed", "answering", "idle"]
 """Of a chat; between two answers it is idle."""
 
 SpeculationViewState = Literal[
-    "loading", "failed", "empty", "reading", "off", "paused", "waiting", "guessing",
+    "loading",
+    "failed",
+    "empty",
+    "reading",
+    "off",
+    "paused",
+    "waiting",
+    "guessing",
     "done",
-]  # fmt: skip
+]
 """`waiting`: nothing was worth guessing lately. `done`: the answer has ended."""
 
 Verdict = Literal["unknown", "faster", "slower", "same", "unclear"]
@@ -136,9 +143,9 @@ class SpeculationView(Struct, frozen=True):
         if self.seconds is None:
             return size
         longest = max(self.seconds, self.plain_seconds or 0.0)
-        time = _format_seconds(self.seconds, longest)
+        time = _format_seconds(self.seconds, longest=longest)
         if self.plain_seconds is not None:
-            plain_time = _format_seconds(self.plain_seconds, longest)
+            plain_time = _format_seconds(self.plain_seconds, longest=longest)
             if plain_time != time:
                 time = f"{time} instead of {plain_time}"
         return f"{size} · {time}"
@@ -165,11 +172,16 @@ def view_speculation(
     if verdict == "faster" and not stats.is_off and not totals.accepted:
         verdict = "unclear"  # Nothing was saved: the plain speed is measured badly.
     state = _find_state(stats, phase)
-    seconds = answer.decode_speed.ms / 1e3 if speed is not None else None
+    seconds = None
+    if speed is not None:
+        seconds = answer.decode_speed.ms / 1e3
     plain_seconds = None
     if seconds is not None and plain_speed and _is_measured_gain(stats, verdict):
         plain_seconds = answer.decode_speed.n_tokens / plain_speed
     headline, role = _write_headline(stats, state, verdict)
+    strip: list[int | None] = []
+    for event in stats.recent_rounds:
+        strip.append(event.accepted if event.drafted else None)
     return SpeculationView(
         state=state,
         headline=headline,
@@ -189,9 +201,7 @@ def view_speculation(
         tokens_per_step=totals.tokens_per_pass,
         seconds=seconds,
         plain_seconds=plain_seconds,
-        strip=tuple(
-            event.accepted if event.drafted else None for event in stats.recent_rounds
-        ),
+        strip=tuple(strip),
     )
 
 
@@ -211,13 +221,12 @@ def _is_measured_gain(stats: SpeculationStats, verdict: Verdict) -> bool:
 
 
 def _find_state(stats: SpeculationStats, phase: Phase) -> SpeculationViewState:
-    rounds = stats.answer.rounds
-    if phase in ("loading", "failed"):
-        return "loading" if phase == "loading" else "failed"
-    if phase == "answering" and not rounds:
-        return "reading"
-    if not rounds:
-        return "empty"
+    if phase == "loading":
+        return "loading"
+    if phase == "failed":
+        return "failed"
+    if not stats.answer.rounds:
+        return "reading" if phase == "answering" else "empty"
     if stats.is_off:
         return "off"
     if phase == "idle":
@@ -256,7 +265,9 @@ def _write_headline(
         return "gain unclear", "muted"
     if verdict == "same":
         return "same speed", "strong"
-    return _compare(stats.speedup), "success" if verdict == "faster" else "warning"
+    if verdict == "faster":
+        return _compare(stats.speedup), "success"
+    return _compare(stats.speedup), "warning"
 
 
 def _compare(speedup: Speedup) -> str:
@@ -356,9 +367,10 @@ def _describe_off(stats: SpeculationStats) -> str:
         return f"Off: {reason}."
     if stats.speedup is None:
         return "Speculation is off."
-    verdict = _judge(stats.speedup)
-    word = _compare(stats.speedup) if verdict in ("faster", "slower") else "as fast"
-    return f"Speculation is off. The answer before, with it, was {word}."
+    comparison = "as fast"
+    if _judge(stats.speedup) in ("faster", "slower"):
+        comparison = _compare(stats.speedup)
+    return f"Speculation is off. The answer before, with it, was {comparison}."
 
 
 def _describe_result(stats: SpeculationStats, verdict: Verdict) -> str:
@@ -401,7 +413,7 @@ def _format_speed(speed: float | None) -> str:
     return f"{speed:.1f}" if speed < 100 else f"{speed:,.0f}"
 
 
-def _format_seconds(seconds: float, longest: float) -> str:
+def _format_seconds(seconds: float, *, longest: float) -> str:
     """Two times that are compared have one unit, which the longer one decides."""
     if longest < 1:
         return milliseconds(1e3 * seconds)

@@ -14,9 +14,18 @@ from tests.tui.screen_rows import find_rows, show_widgets
 from tests.tui.screen_states import STATES
 
 PAGES = (
-    "home-empty", "home-full", "home-chats", "home-chats-search", "home-keys", "home-preferences", "wizard-first", "wizard-second",
-    "wizard-card", "doctor", "serve",
-)  # fmt: skip
+    "home-empty",
+    "home-full",
+    "home-chats",
+    "home-chats-search",
+    "home-keys",
+    "home-preferences",
+    "wizard-first",
+    "wizard-second",
+    "wizard-card",
+    "doctor",
+    "serve",
+)
 MARGIN = 2
 
 
@@ -55,9 +64,7 @@ async def test_a_column_keeps_its_place_whatever_stands_beside_it(
 
 
 @pytest.mark.usefixtures("elsewhere")
-async def test_the_message_field_of_an_empty_chat_is_where_that_of_a_full_one_is() -> (
-    None
-):
+async def test_the_message_field_has_one_place_in_empty_and_full_chats() -> None:
     columns = []
     for name in ("chat-empty", "chat-turns"):
         make, steps = STATES[name]

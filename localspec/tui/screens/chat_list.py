@@ -198,7 +198,10 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
             self._sections = [section for section in sections if section.rows]
         else:
             self._sections = saved_chats.group_by_period(self._chats)
-        self._n_shown = max(_PAGE_ROWS, (self._list.highlighted_index or 0) + 1)
+        n_needed = 0  # Rows up to the selected one, which stays on a page.
+        if self._list.highlighted_index is not None:
+            n_needed = self._list.highlighted_index + 1
+        self._n_shown = max(_PAGE_ROWS, n_needed)
         self._draw()
 
     # --- drawing

@@ -145,7 +145,8 @@ class ReplayScreen(Screen[None]):
         self.query_one(TokenDetails).show_token(
             token, last, self._options.show_token_marks
         )
-        labels = {"replay.play": "pause" if self._is_playing else "play"}
+        play = "pause" if self._is_playing else "play"
+        labels = {"replay.play": play}
         keys = format_footer(self._options.keymap, "replay", label_overrides=labels)
         self.query_one(KeyLine).show_keys(keys)
 

@@ -334,7 +334,8 @@ class TurnText:
         self.token_text.set_marking(
             show_classes=token_view or colours, show_marks=token_view and marks
         )
-        self.markdown.show_classes(self._classes if colours else None)
+        classes = self._classes if colours else None
+        self.markdown.show_classes(classes)
         self._arrange_blocks()
 
     def show_guess(self, guess: LiveGuess) -> None:

@@ -131,7 +131,7 @@ class _StatusItem(Struct, frozen=True):
     text: str
     is_key: bool
     is_skipped: bool
-    """What happens where it does not fit: it is skipped, or nothing follows it."""
+    """If it does not fit: whether it is skipped, or it and all that follows is left out."""
 
 
 def _order_items(parts: StatusParts) -> Iterator[_StatusItem]:
@@ -237,7 +237,13 @@ class StatusBar(Static):
             figures = tuple(_figures(session, stats, phase))
         if transcript.is_cursor_active:
             keys = _split(format_footer(keymap, "tokens"))
-            parts = StatusParts(keys, keys[::-1], (), tuple(notes), cells, figures)
+            parts = StatusParts(
+                keys=keys,
+                vital_keys=keys[::-1],
+                notes=tuple(notes),
+                cells=cells,
+                figures=figures,
+            )
         else:
             labels = {"chat.stop": "back"}
             vital = self._VITAL
@@ -249,13 +255,14 @@ class StatusBar(Static):
             make_footer = partial(
                 format_footer, keymap, "composer", "chat", "app", label_overrides=labels
             )
+            late_keys = [make_footer(only=key) for key in self._LATE]
             parts = StatusParts(
-                _split(make_footer()),
-                tuple(make_footer(only=key) for key in vital),
-                tuple(filter(None, (make_footer(only=key) for key in self._LATE))),
-                tuple(notes),
-                cells,
-                figures,
+                keys=_split(make_footer()),
+                vital_keys=tuple(make_footer(only=key) for key in vital),
+                late_keys=tuple(key for key in late_keys if key),
+                notes=tuple(notes),
+                cells=cells,
+                figures=figures,
             )
         if self._parts != parts:
             self._parts = parts

@@ -172,13 +172,16 @@ def _bar(view: SpeculationView) -> Iterator[Content]:
     n_both = round(_BAR_WIDTH * min(speed, plain) / max(speed, plain))
     n_both = max(1, n_both)
     n_more = _BAR_WIDTH - n_both
-    more_style = role_colour("success" if speed > plain else "warning")
+    more_style = role_colour("success")
+    labels = _label_marks(n_both, slow="without", fast="with")
+    if speed <= plain:
+        more_style = role_colour("warning")
+        labels = _label_marks(n_both, slow="with", fast="without")
     yield Content.assemble(("█" * n_both, "$muted"), ("▒" * n_more, more_style))
-    slow, fast = ("without", "with") if speed > plain else ("with", "without")
-    yield _muted(_label_marks(n_both, slow, fast))
+    yield _muted(labels)
 
 
-def _label_marks(at: int, slow: str, fast: str) -> str:
+def _label_marks(at: int, *, slow: str, fast: str) -> str:
     """The two marks with their labels: the slower one's at cell `at`, counted from 1.
 
     Its label is to the left of it, or to the right where there is no room.
