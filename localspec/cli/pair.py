@@ -76,7 +76,7 @@ def _suggest(
     echo(f"For {_describe_device(machine)}:", err=True)
     n_hidden = 0
     if ref is None:
-        advised = advice.group(found, machine, criteria)
+        advised = advice.group_suggestions(found, machine, criteria)
         best = advised.best.suggestion if advised.best else None
         lines = advice_report.format_advice(advised, is_whole=everything)
         if not everything:
@@ -118,7 +118,7 @@ def _suggestions_to_json(
     criteria: SuggestionCriteria,
 ) -> dict[str, object]:
     device = machine.devices[0] if machine.devices else machine.cpu
-    advised = advice.group(found, machine, criteria)
+    advised = advice.group_suggestions(found, machine, criteria)
     by_id = {each.suggestion.pair.id: each for each in advised.pairs}
     pairs = []
     for suggestion in found:

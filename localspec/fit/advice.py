@@ -82,10 +82,11 @@ def advise(
     """
     catalogue = catalogue or catalog.load()
     criteria = criteria or SuggestionCriteria()
-    return group(suggest(machine, criteria, catalogue=catalogue), machine, criteria)
+    found = suggest(machine, criteria, catalogue=catalogue)
+    return group_suggestions(found, machine, criteria)
 
 
-def group(
+def group_suggestions(
     suggestions: Iterable[PairSuggestion],
     machine: MachineProfile,
     criteria: SuggestionCriteria,

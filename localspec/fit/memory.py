@@ -268,7 +268,7 @@ def _compute_bytes(
     widest = 0
     largest_copy = 0
     mask_bytes: dict[bool, int] = {}
-    seen = set[tuple[int, int, int]]()
+    seen: set[tuple[int, int, int]] = set()
     for il in shape.own_layers:
         home = placed.layer_backends[il]
         expert_home = placed.expert_backends[il]

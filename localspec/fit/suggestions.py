@@ -372,8 +372,8 @@ def choose_file(
     if first is None or first.plan is None:
         return assess(pair, searches=searches)
     free = sum(each.device.free or 0 for each in first.used)
-    by_size = sorted(pair.target.files, key=lambda model: -(_model_size(model) or 0))
-    candidates = [model for model in by_size if (_model_size(model) or 0) < free]
+    by_size = sorted(pair.target.files, key=_known_size, reverse=True)
+    candidates = [model for model in by_size if _known_size(model) < free]
     is_whole = first.plan.has_long_context and not first.plan.is_partly_in_ram
     if first.verdict is FitVerdict.FITS and is_whole:
         for model in candidates:
@@ -386,9 +386,9 @@ def choose_file(
     fitting = []
     if first.verdict is FitVerdict.FITS:
         fitting.append(first)
-    size = _model_size(pair.target) or 0
+    size = _known_size(pair.target)
     for model in candidates:
-        if (_model_size(model) or 0) < size:
+        if _known_size(model) < size:
             smaller = assess(pair.with_target(model))
             if smaller is not None and smaller.verdict is FitVerdict.FITS:
                 fitting.append(smaller)
@@ -435,11 +435,11 @@ def explain_type(chosen: CatalogModel, machine: MachineProfile) -> str:
     model = catalog.load().models.get(own_id(chosen.id))
     if speed is None or model is None:
         return ""
-    chosen_size = _model_size(chosen) or 0
-    by_size = sorted((model, *model.files), key=lambda other: _model_size(other) or 0)
+    chosen_size = _known_size(chosen)
+    by_size = sorted((model, *model.files), key=_known_size)
     for other in by_size:
         slower = _type_speed(other, machine)
-        if slower is None or (_model_size(other) or 0) <= chosen_size:
+        if slower is None or _known_size(other) <= chosen_size:
             continue
         gain = speed.describe_gain(slower, _SAME_SPEED)
         if gain:
@@ -804,7 +804,7 @@ def effective_size(model: CatalogModel) -> float:
     """Parameters of a dense model, without quantisation, that is about as good."""
     total: float | None = model.parameters
     if not total:
-        size = _model_size(model) or 0
+        size = _known_size(model)
         total = size * 8 / _BITS_PER_PARAMETER
     active = model.active or total
     log_size = (1 - _ACTIVE_WEIGHT) * math.log(total or 1)
@@ -866,3 +866,8 @@ def _model_size(model: CatalogModel) -> int | None:
     with suppress(OSError):
         return model.path.stat().st_size
     return None
+
+
+def _known_size(model: CatalogModel) -> int:
+    """The size of its file; 0 if it is unknown."""
+    return _model_size(model) or 0

@@ -45,7 +45,7 @@ def run_while_idle(tasks: Sequence[IdleTask], *, after: float) -> Iterator[None]
     finished by then is kept. A task that fails ends only itself: who needs its result
     asks for it again and gets the error.
     """
-    processes = list[subprocess.Popen[bytes]]()
+    processes: list[subprocess.Popen[bytes]] = []
     is_over = threading.Event()
 
     def on_start(process: subprocess.Popen[bytes]) -> None:

@@ -157,7 +157,7 @@ def read_files(
     models: dict[str, CatalogModel] = {}
     samplings: dict[str, MakerSampling] = {}
     pairs: dict[str, tuple[Path, dict[str, Any]]] = {}
-    hidden = set[str]()
+    hidden: set[str] = set()
     for path, text in files:
         with _explain_damage(path):
             document = _read_document(text)
@@ -196,8 +196,8 @@ def _add_lookup(
 
     A target is a model of a repository that has a use, or a pair with a draft.
     """
-    with_lookup = set[str]()
-    with_draft = set[str]()
+    with_lookup: set[str] = set()
+    with_draft: set[str] = set()
     for pair in pairs:
         group = with_lookup if pair.draft_kind == "lookup" else with_draft
         group.add(pair.target.id)

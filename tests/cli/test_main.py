@@ -214,7 +214,7 @@ def options_that_take_an_empty_text(row: CommandRow) -> set[str]:
 
 def test_no_option_takes_an_empty_text() -> None:
     """But where an empty one means something, or its use refuses it."""
-    accepting = set[str]()
+    accepting: set[str] = set()
     for row in command_table.read_commands().values():
         if not row.path.startswith("localspec.extras."):
             accepting |= options_that_take_an_empty_text(row)

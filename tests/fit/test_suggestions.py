@@ -122,7 +122,7 @@ def test_comfortable_comes_before_large_on_a_cpu() -> None:
     found = real(suggested("CPU 32 GB"))
     are_slow: list[bool] = []  # Of the best pair of each target.
     slow_ranks: list[tuple[bool, int, float]] = []
-    targets = set[str]()
+    targets: set[str] = set()
     for one in found:
         target = one.pair.target
         is_best_of_target = catalog.own_id(target.id) not in targets

@@ -152,7 +152,7 @@ def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) 
 
 def fake_pynvml(*cards: dict[str, Any]) -> SimpleNamespace:
     """Functions of pynvml, by its names. What a card lacks is not supported."""
-    opened = list[int]()
+    opened: list[int] = []
 
     def read(name: str) -> Callable[..., Any]:
         return lambda card, version=2: {2: card}[version][name]
