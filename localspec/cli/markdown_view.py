@@ -280,7 +280,7 @@ def _inline_parts(node: SyntaxTreeNode, codes: str = "") -> list[StyledText]:
             parts.append(StyledText("\n"))
         elif child.type == "code_inline":
             parts.append(StyledText(child.content, codes + _CODE))
-        elif child.children:
+        elif child.children or child.type == "link":
             parts += _inline_parts(child, codes + _INLINE_CODES.get(child.type, ""))
             if child.type == "link":
                 address = child.attrs.get("href", "")

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
@@ -135,6 +135,8 @@ def test_however_it_is_cut_it_looks_the_same(
 
 
 @given(st.one_of(TEXTS, CHARACTERS), st.integers(12, 60))
+@example("[]()", 12)
+@example("see [](https://example.org)", 60)
 @settings(deadline=None)
 def test_every_visible_character_is_shown(text: str, width: int) -> None:
     visible = count_visible(MARKDOWN_PARSER.parse(text))
