@@ -37,7 +37,7 @@ from localspec.cli.options import CommandArguments
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs
-from localspec.protocol.events import EngineReady, encode
+from localspec.protocol.events import EngineReady, GenerationFinished, encode
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
@@ -279,13 +279,16 @@ def _stream_answer(
     events_file: TextIO | None,
 ) -> bool:
     """Whether the answer was not stopped by Ctrl+C."""
-    stats = SpeculationStats(engine.measured)
+    stats = SpeculationStats()
+    end: GenerationFinished | None = None
     with terminal.stop_on_interrupt(engine.stop) as interrupt:
         try:
             for event in itertools.chain((engine.ready,), engine.generate(request)):
-                if events_file is not None:
-                    recorded = stats.add(event).event
-                    events_file.write(encode(recorded) + "\n")
+                if isinstance(event, GenerationFinished):
+                    end = event
+                elif events_file is not None:
+                    stats.add(event)
+                    events_file.write(encode(event) + "\n")
                 printer.on_event(event)
                 check_answer(engine, event, lambda: interrupt.pressed_at is not None)
         except LocalspecError as error:
@@ -293,6 +296,10 @@ def _stream_answer(
             raise
         finally:
             printer.end_line()
+            if end is not None and events_file is not None:
+                # What the engine has measured follows the end of the answer.
+                stats.measured = engine.measured
+                events_file.write(encode(stats.add(end).event) + "\n")
     return interrupt.pressed_at is None
 
 

@@ -190,7 +190,7 @@ LASTING = {
         BODY,
         Fault("stall"),
         error=RetryableError,
-        words="stopped at 0.00 of",
+        words="stopped at 0.0 MB of",
     ),
     "503": LastingFailure(
         BODY,

@@ -488,8 +488,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         if self.step == 3 and self._details.candidate is not None:
             self._draw_page(self._details.candidate)
         self._draw_reasons()
-        keys = what_if.key_hints(self.step, self._take_hint, self._options.keymap)
-        self.query_one(KeyLine).show_keys(keys)
+        self._draw_keys()
 
     def _heading(self) -> Content:
         """The columns of the list; in place of an empty list, why it is empty."""
@@ -534,6 +533,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     def _highlight_changed(self) -> None:
         self._draw_header()
         self._draw_reasons()
+        self._draw_keys()
+
+    def _draw_keys(self) -> None:
+        keys = what_if.key_hints(self.step, self._enter_hint, self._options.keymap)
+        self.query_one(KeyLine).show_keys(keys)
 
     def _draw_reasons(self) -> None:
         """Below the list: why the selected pair is listed."""
@@ -546,6 +550,16 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         about.update(Content("\n").join(lines))
         about.display = bool(lines)
         self.call_after_refresh(self._list.scroll_to_highlight)
+
+    @property
+    def _enter_hint(self) -> str:
+        if self.step == 1:
+            return "enter select"
+        if self.step == 3:
+            return self._take_hint
+        if isinstance(self._list.highlighted_row, HiddenCandidates):
+            return "enter show them"
+        return "enter details"
 
     @property
     def _take_hint(self) -> str:

@@ -211,9 +211,8 @@ def step_header(
     return Content.assemble((title, "bold"), gap, dials)
 
 
-def key_hints(step: int, take_hint: str, keymap: Mapping[str, str]) -> str:
-    """The keys of a step; `take_hint` is the enter key's hint on the last step."""
-    enter_hints = {1: "enter select", 2: "enter details", 3: take_hint}
+def key_hints(step: int, enter_hint: str, keymap: Mapping[str, str]) -> str:
+    """The keys of a step; `enter_hint` is that of the enter key."""
     hidden = {f"wizard.{name}": "" for name in _HIDDEN_KEYS[step]}
     footer = format_footer(keymap, "wizard", "app", label_overrides=hidden)
-    return f"{enter_hints[step]}  {footer}"
+    return f"{enter_hint}  {footer}"

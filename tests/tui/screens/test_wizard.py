@@ -116,6 +116,7 @@ async def test_a_row_opens_what_a_long_group_has_more(tmp_path: Path) -> None:
         await wizard.sees("4 more")
         await wizard.press(*["down"] * 5)
         assert screen._selected is None  # No pair is described below the list.
+        await wizard.sees("enter show them")
         await wizard.press("enter")
 
         assert screen.step == 2
@@ -123,6 +124,7 @@ async def test_a_row_opens_what_a_long_group_has_more(tmp_path: Path) -> None:
         assert len(candidates) == len(screen._list.rows) == 10
         assert screen._list.highlighted_index == 5  # The first one that was hidden.
         assert "more" not in wizard.shown
+        await wizard.sees("enter details")
         assert all(row.plan is not None for row in candidates)
 
         await wizard.press("enter")
