@@ -643,9 +643,10 @@ class ChatSession:
         self.require_idle()
         self.recorder.close()
         self.conversation = conversation
+        history = None if private else self.history_for_new_chats
         self.recorder = ChatRecorder(
             conversation,
-            None if private else self.history_for_new_chats,
+            history,
             self.recorder.pair,
             notify=self._notices.append,
         )

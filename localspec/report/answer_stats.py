@@ -39,10 +39,6 @@ def format_acceptance(totals: DraftTotals) -> str:
     return f"{percent(rate)} of {totals.drafted:,}"
 
 
-def _count_passes(n: int) -> str:
-    return "1 pass" if n == 1 else f"{n} passes"
-
-
 def _make_sentence(clause: str) -> str:
     return f"{clause[:1].upper()}{clause[1:]}."
 
@@ -79,7 +75,7 @@ def format_stats(
         facts = [
             f"acceptance rate {format_acceptance(drafts)}",
             f"{tokens_per_pass:.1f} tokens per target pass",
-            f"{_count_passes(n_passes)}, {n_drafted_rounds} with a draft",
+            f"{count(n_passes, 'pass')}, {n_drafted_rounds} with a draft",
         ]
         yield make_line(separator.join(facts))
         histogram = _format_histogram(speculation["histogram"], plain=plain)

@@ -36,6 +36,7 @@ from localspec.report.speculation import view_speculation
 from localspec.tui import chat_front_end
 from localspec.tui.app_options import PANEL_MODES, AppOptions, PanelMode
 from localspec.tui.chat_front_end import ScreenFrontEnd
+from localspec.tui.chat_phase import ChatPhase
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.engine_runner import (
@@ -79,9 +80,6 @@ LATE_ESCAPE_SECONDS = 1.0
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
 SERVER_POLL_SECONDS = 0.5  # Between two looks at who waits for the shared engine.
-
-ChatPhase = Literal["loading", "ready", "answering", "inspecting", "failed"]
-"""`inspecting`: the probabilities of the last answer are computed."""
 
 
 class ChatScreen(CenteredLayout, Screen[None]):

@@ -12,6 +12,7 @@ from localspec.protocol.wire import LoadEvent, LoadProgress
 from localspec.report.load_progress import describe_load
 from localspec.report.pair_text import describe_toy
 from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_phase import ChatPhase
 from localspec.tui.key_bindings import key_label
 
 _DRAW_SECONDS = 0.25
@@ -35,7 +36,7 @@ class LoadingLine(Static):
         # The seconds go on while a busy computer gives no news.
         self.set_interval(_DRAW_SECONDS, self._draw)
 
-    def show_phase(self, phase: str, *, is_empty_chat: bool) -> None:
+    def show_phase(self, phase: ChatPhase, *, is_empty_chat: bool) -> None:
         """Shows the line if `phase` is that of a load, else hides it."""
         is_loading = phase == "loading"
         if is_loading and not self._is_loading:
@@ -68,7 +69,7 @@ class ToyNote(Static):
         self._options = options
         self.display = False
 
-    def draw(self, session: ChatSession, phase: str) -> None:
+    def draw(self, session: ChatSession, phase: ChatPhase) -> None:
         has_few_turns = len(session.conversation.turns) <= 1
         self.display = phase == "ready" and has_few_turns and session.is_toy
         keymap = self._options.keymap

@@ -20,6 +20,7 @@ from textual.layout import DockArrangeResult, WidgetPlacement
 from textual.widgets import Static
 
 from localspec.report.speculation import Phase, view_speculation
+from localspec.tui.chat_phase import ChatPhase
 from localspec.tui.key_bindings import fit_footer, format_footer, key_label
 from localspec.units import count, milliseconds
 
@@ -208,7 +209,7 @@ class StatusBar(Static):
         self,
         session: ChatSession,
         stats: SpeculationStats,
-        phase: str,
+        phase: ChatPhase,
         transcript: Transcript,
         *,
         with_speculation: bool,
@@ -283,7 +284,7 @@ def _split(footer: str) -> tuple[str, ...]:
 
 
 def _figures(
-    session: ChatSession, stats: SpeculationStats, phase: str
+    session: ChatSession, stats: SpeculationStats, phase: ChatPhase
 ) -> Iterator[str]:
     """The context first."""
     if session.loaded is not None:

@@ -21,6 +21,7 @@ from localspec.chat.speculation_stats import (
 )
 from localspec.protocol.round_totals import DraftTotals
 from localspec.report.speculation import Phase, SpeculationView, view_speculation
+from localspec.tui.chat_phase import ChatPhase
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.report_content import role_colour
 from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
@@ -28,12 +29,13 @@ from localspec.units import percent, short_count, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
 REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
-_PHASES: dict[str, Phase] = {
+_PHASES: dict[ChatPhase, Phase] = {
     "loading": "loading",
-    "failed": "failed",
+    "ready": "idle",
     "answering": "answering",
+    "inspecting": "idle",
+    "failed": "failed",
 }
-"""The chat screen's phases; in others there is nothing to wait for."""
 _BAR_WIDTH = PANEL_WIDTH - len("│ without") + 1
 """So that a mark at its end has its label to the right of it."""
 _STRIP_SCALES = (4, 8, 16)
@@ -60,11 +62,11 @@ class SpeculationPanel(Static):
         self._redraw()
 
     def draw_session(
-        self, session: ChatSession, stats: SpeculationStats, phase: str
+        self, session: ChatSession, stats: SpeculationStats, phase: ChatPhase
     ) -> None:
-        """`stats`: of what is on the screen. `phase`: of the chat's screen."""
+        """`stats`: of what is on the screen."""
         self._draft_name = session.draft_name
-        shown_phase = _PHASES.get(phase, "idle")
+        shown_phase = _PHASES[phase]
         if shown_phase == "answering":
             self.draw_soon(stats)
         else:
@@ -220,8 +222,10 @@ def _strip(view: SpeculationView, ascii_only: bool) -> Iterator[Content]:
     scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
     n_steps = len(view.strip)
     title = "the first step" if n_steps == 1 else f"last {n_steps} steps"
-    if most:
-        title += f": 0–{scale} right each" if not ascii_only else ": guesses right"
+    if most and ascii_only:
+        title += ": guesses right"
+    elif most:
+        title += f": 0–{scale} right each"
     yield _muted(title)
     cells = [_strip_cells(n_right, scale, ascii_only) for n_right in view.strip]
     green = role_colour("accepted")

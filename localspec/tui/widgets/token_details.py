@@ -88,16 +88,26 @@ class _LegendWords(NamedTuple):
 _LEGEND_GAP = "  "
 _LEGENDS = (
     _LegendWords(
-        "guessed right",
-        "the model's own",
-        "being checked",
-        "thrown away",
-        "written instead",
+        accepted="guessed right",
+        own="the model's own",
+        draft="being checked",
+        rejected="thrown away",
+        correction="written instead",
     ),
     _LegendWords(
-        "guessed right", "", "being checked", "thrown away", "written instead"
+        accepted="guessed right",
+        own="",
+        draft="being checked",
+        rejected="thrown away",
+        correction="written instead",
     ),
-    _LegendWords("guessed right", "", "checking", "wrong", "instead"),
+    _LegendWords(
+        accepted="guessed right",
+        own="",
+        draft="checking",
+        rejected="wrong",
+        correction="instead",
+    ),
 )
 """The legend in fewer and fewer words: it has one line in every width with a panel."""
 
