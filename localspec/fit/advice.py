@@ -212,7 +212,7 @@ class _Grouping:
             return
         factor = self._times_as_fast(suggestion)
         if factor >= _FASTER:
-            yield f"{factor:.1f}× as fast"
+            yield f"{factor:.1f}× as fast as the first"
         context = _n_ctx(suggestion)
         if context >= 2 * _n_ctx(first) > 0:
             yield f"longer context: {context // 1024}k"

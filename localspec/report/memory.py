@@ -162,7 +162,7 @@ def format_scale(device_fit: DeviceFit, width: int) -> str:
     device = device_fit.device
     total = _bar_total(device_fit)
     start = "0 GB"
-    if device.free is None:
+    if device.free is None or device.free == device.total:
         return _place_at_end(start, _total_label(device_fit), width)
     total_label = _total_label(device_fit)
     free_label = f"{short_gib(device.free)} free"

@@ -156,7 +156,7 @@ def format_download(state: DownloadState, name: str, width: int) -> Content:
 def _download_columns(width: int) -> tuple[int, int]:
     """The cells for the name and for the bar."""
     if width >= 100:
-        return 32, 16
+        return 33, 16
     if width >= 70:
         return 26, 12
     if width >= 50:

@@ -200,7 +200,7 @@ def build_sections(
     for candidate in _find_suggested(pair_catalog, survey, search_text):
         if catalog.own_id(candidate.pair.target.id) not in ready_targets:
             downloadable.append(_downloadable_row(candidate, survey))
-    rows = _download_rows(download_states)
+    rows = _download_rows(download_states, search_text)
     running = [row for row in rows if not _is_done(row)]
     done = [row for row in rows if _is_done(row)]
 
@@ -236,9 +236,15 @@ def build_sections(
     return [section for section in sections if section.rows]
 
 
-def _download_rows(states: Sequence[DownloadState]) -> list[HomeRow]:
+def _download_rows(states: Sequence[DownloadState], search_text: str) -> list[HomeRow]:
+    """With a search text, those whose file or repository it names."""
     names = downloads.name_downloads(states)
-    return [HomeRow(names[state.job], download=state) for state in states]
+    rows = []
+    for state in states:
+        place = f"{state.job.repo} {state.job.file.path}"
+        if _has_all_words(place, search_text):
+            rows.append(HomeRow(names[state.job], download=state))
+    return rows
 
 
 def _is_done(row: HomeRow) -> bool:
@@ -408,7 +414,7 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
             bundled.append(
                 replace(
                     row,
-                    description=f"{pair.title} · bundled",
+                    description=f"{pair.title}, bundled",
                     note="shows how speculation works",
                     is_included=True,
                 )
@@ -598,7 +604,9 @@ def _format_size(pair: ResolvedPair) -> str:
 # ----------------------------------------------------------------------------------
 
 _NARROW_WIDTH = 32  # Terminals narrower than this show only names.
-_SPEED_WIDTH = 13
+_MIN_NOTE_WIDTH = 20
+"""A note that is longer than its column is cut if it has so many cells, else left out."""
+_ROW_MARGINS = 5  # Both sides, and a scroll bar.
 _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 
 
@@ -630,9 +638,11 @@ def draw_row(row: HomeRow, width: int) -> Content:
     if row.download is not None:
         return downloads.format_download(row.download, row.name, width - 6)
     columns = _row_columns(row, width)
-    size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""
-    speed = f"{row.speed:>{columns.speed - 2}}  " if columns.speed else ""
-    note = fit_to_width(row.note, columns.note) if columns.note > 12 else ""
+    size = row.size.rjust(columns.size) if columns.size else ""
+    speed = row.speed.rjust(columns.speed) if columns.speed else ""
+    note = ""
+    if len(row.note) <= columns.note or columns.note >= _MIN_NOTE_WIDTH:
+        note = f"  {fit_to_width(row.note, columns.note)}"
     description = fit_to_width(row.description, columns.description)
     return Content.assemble(
         f"{fit_to_width(row.name, columns.name)} ",
@@ -644,35 +654,41 @@ def draw_row(row: HomeRow, width: int) -> Content:
 
 
 class _RowColumns(Struct, frozen=True):
-    """Widths in cells; the column of the size has 12."""
+    """Widths in cells. Figures end in one column, whatever kind of row they are of."""
 
     name: int
     description: int
+    size: int
     speed: int
     note: int
 
 
 def _row_columns(row: HomeRow, width: int) -> _RowColumns:
-    name = 27
-    description = 32
+    name = 23
+    description = 30
+    size = 9
+    speed = 12
     if width >= 110:
         name = 34
         description = 34
+        size = 10
+        speed = 13
     elif width < _NARROW_WIDTH:
         name = max(6, width - 7)
         description = 0
+        size = 0
     elif width < 80:
         name = min(26, width - 18)
         description = 0
+        size = 10
     if row.chat_id is not None and description and row.found is None:
         # A chat's title matters more than its model.
         name += description - _MODEL_WIDTH
         description = _MODEL_WIDTH
-    speed = 0
+    used = name + len(" ") + description + size
     if row.speed and description:
-        speed = _SPEED_WIDTH
-        if width < 110:  # Room for the reason.
-            name = 24
-            description = 26
-    note = max(0, width - name - description - speed - 17)
-    return _RowColumns(name, description, speed, note)
+        used += speed
+    else:
+        speed = 0
+    note = max(0, width - _ROW_MARGINS - used - len("  "))
+    return _RowColumns(name, description, size, speed, note)

@@ -31,7 +31,7 @@ class TokenStyles(Struct, frozen=True):
 class MarkdownStyle(Struct, frozen=True):
     accent: str
     muted: str
-    code_theme: str  # A Pygments style.
+    code_theme: str  # A Pygments style; empty: code has no colours.
     tokens: TokenStyles = TokenStyles()
 
 
@@ -317,6 +317,8 @@ def markdown_style(theme: Theme, *, marks: bool = False) -> MarkdownStyle:
             tokens=tokens,
         )
     code_theme = "one-dark" if theme.dark else "friendly"
+    if theme.name == MONOCHROME:
+        code_theme = ""
     return MarkdownStyle(
         accent=accent,
         muted=_muted_colour(theme),

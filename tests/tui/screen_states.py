@@ -26,6 +26,7 @@ from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog
 from localspec.models.hub.client import HubClient
+from localspec.protocol.wire import LoadProgress
 from localspec.tui import app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -51,6 +52,7 @@ from tests.support.scenes import (
     walking,
 )
 from tests.support.scripted_engine import (
+    Gate,
     Opening,
     ScriptedEngine,
     answer,
@@ -59,7 +61,13 @@ from tests.support.scripted_engine import (
     wait_until,
 )
 from tests.support.wizards import CARD, CPU, GIB
-from tests.tui.screens import test_doctor, test_log, test_serve, test_welcome
+from tests.tui.screens import (
+    test_doctor,
+    test_log,
+    test_measurement,
+    test_serve,
+    test_welcome,
+)
 
 State = tuple[Callable[[], App[None]], Steps]
 
@@ -283,6 +291,8 @@ HOME: dict[str, State] = {
     "full": (full, pressed("down", "down")),
     "chats": (full, stepping("c")),
     "chats-search": (full, stepping("c", "slash", *"letter")),
+    "chats-none": (full, stepping("c", "slash", *"zzzz")),
+    "search": (full, stepping("slash", *"zzzz")),
     "names": (named, surveyed),
     "downloads": (
         lambda: scenes.home(downloads=scenes.Still(), survey=with_room),
@@ -296,6 +306,7 @@ HOME: dict[str, State] = {
         pressed("f10", "down", "right"),
     ),
     "keys": (preferences(), pressed("f10", "up", "enter", "down")),
+    "last-preferences": (preferences(), pressed("f10", "up", "up")),
 }
 
 # --- the wizard
@@ -315,6 +326,7 @@ WIZARD: dict[str, State] = {
     "second": (wizard(), stepping("1", "down")),
     "third": (wizard(), stepping("1", "enter")),
     "third-ascii": (wizard(ascii_only=True, colour=False), stepping("1", "enter", "t")),
+    "third-other-draft": (wizard(), stepping("1", "enter", "d")),
     "third-two-cards": (wizard(TWO), stepping("1", "enter")),
     "card": (wizard(), stepping("1", "g", *"4060")),
 }
@@ -368,6 +380,23 @@ def in_any_script() -> App[None]:
     return scenes.chat(lambda: scenes.spoken(scenes.ANYTHING))
 
 
+def loading_half() -> App[None]:
+    """For as long as the test lasts: of a file with a long name."""
+    progress = LoadProgress("reading", f"{LONG}.gguf", 0.5)
+    engine = ScriptedEngine(scenes.spoken, ready=ready())
+    runner = EngineRunner(Opening([engine], says=[progress], gate=Gate()))
+    options = AppOptions(seed=1)
+    return LocalspecApp(
+        options,
+        runner,
+        lambda: ChatScreen(ChatSession(scenes.PAIR, 1), runner, options),
+    )
+
+
+async def opening(pilot: Pilot[Any]) -> None:
+    await wait_until(pilot, lambda: "50 %" in painted(pilot.app.screen))
+
+
 TO_A_CORRECTION = walking(*("up",) * 8, "left")
 LONG_PAIR = ResolvedPair(Path(f"{LONG}.gguf"), Path(f"{LONG}-draft.gguf"))
 RIGHT_TO_LEFT = said_before(
@@ -395,6 +424,10 @@ CHAT: dict[str, State] = {
         in_chat(),
     ),
     "toast": (spoken, toasted),
+    "loading": (loading_half, opening),
+    "monochrome": (lambda: scenes.chat(scenes.spoken, theme=MONOCHROME), asking()),
+    "wrong-setting": (spoken, asking(scenes.QUESTION, "f4", *"zz", "enter")),
+    "picker": (spoken, asking(scenes.QUESTION, "f12", *"zzzz")),
     "thinking": (thinking, asking(scenes.QUESTION, "ctrl+t")),
     "settings": (spoken, asking(scenes.QUESTION, "f4", "down")),
     "help": (spoken, asking(scenes.QUESTION, "f1")),
@@ -422,7 +455,19 @@ def doctor() -> App[None]:
     return test_doctor.app(test_doctor.Patient())
 
 
+def bench() -> App[None]:
+    return test_measurement.bench(test_measurement.Measurable())
+
+
+async def benched(pilot: Pilot[Any]) -> None:
+    lab = test_measurement.MeasurementDriver(pilot)
+    await lab.start()
+    await lab.is_in("done")
+    await settled(pilot)
+
+
 REST: dict[str, State] = {
+    "bench": (bench, benched),
     "log-found": (found_log, stepping("slash", "k", "e", "y", "_", "7", "enter", "n")),
     "welcome": welcome("one-card"),
     "welcome-no-gpu": welcome("no-gpu"),

@@ -24,6 +24,9 @@ from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.pointer_list import MarkedList
 
+_NO_MATCH = "No name in the list has these letters."
+_NO_CHOICE = "Nothing is listed here yet."
+
 
 class ConfirmScreen(ModalScreen[bool]):
     """Only `y` confirms: enter is too easily pressed by accident."""
@@ -116,6 +119,9 @@ class PickerScreen(ModalScreen[str | None]):
             shown = one_line(name)
             line = Content.assemble(shown, (f"  {description}", "$muted"))
             option_list.add_option(Option(line))
+        if not rows:
+            text = _NO_MATCH if words else _NO_CHOICE
+            option_list.add_option(Option(text, disabled=True))
         option_list.highlighted = self._index_to_mark(is_searching=bool(words))
         self.call_after_refresh(option_list.scroll_to_highlight)
 

@@ -67,7 +67,7 @@ from localspec.tui.widgets.chat_notes import LoadingLine, ToyNote
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
 from localspec.tui.widgets.screen_frame import (
     CenteredLayout,
-    NotificationFloor,
+    RaisedColumn,
     StatusBar,
 )
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
@@ -140,7 +140,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
                 )
                 yield LoadingLine(classes="-next")
                 yield ToyNote(self.options)
-                with NotificationFloor(id="below"):
+                with RaisedColumn(id="below"):
                     yield TokenDetails()
                     yield AttachedFiles()
                     with Vertical(id="typing"):

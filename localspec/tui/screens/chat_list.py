@@ -30,6 +30,7 @@ from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import (
     PAGE_WIDTH,
     CenteredLayout,
+    HintLine,
     KeyLine,
     TitleLine,
 )
@@ -39,10 +40,13 @@ _PAGE_ROWS = 100
 """Rows that are drawn at a time: 10,000 would hold the keyboard for a second."""
 _ROWS_AHEAD = 20  # The next page is added this far before the last row.
 _MARGINS = 4  # Columns at both sides of a row.
-_DAY_WIDTH = 13  # Of `format_day`, with a gap.
+_DAY_WIDTH = 12  # Of `format_day`, with a gap.
 _TURNS_WIDTH = 10
 _MODEL_WIDTH = 20
+_SHORT_MODEL_WIDTH = 14  # Where a title would get less than half of the row.
+_WIDE_WIDTH = 90
 _NARROW_WIDTH = 60  # Narrower rows have no model and no number of turns.
+_KEYS_OF_A_CHAT = ("chats.remove", "chats.rename", "chats.pin", "chats.export")
 _NO_CHATS = "No chats yet. Each chat is listed here once its first message is sent."
 _NOT_SAVED = "Chats are not saved: there is no list of them."
 _NO_MATCH = "No chat has all of these words. esc clears the search."
@@ -56,7 +60,11 @@ def draw_chat(row: HomeRow, width: int) -> Content:
         return Content.assemble(name, "  ", (day, "$muted"))
     turns = row.size.rjust(_TURNS_WIDTH)
     left = width - len(turns) - len(day)
-    description_width = _MODEL_WIDTH if row.found is None else left // 2
+    description_width = _MODEL_WIDTH
+    if row.found is not None:
+        description_width = left // 2
+    elif width < _WIDE_WIDTH:
+        description_width = _SHORT_MODEL_WIDTH
     description = fit_to_width(row.description, description_width)
     name = fit_to_width(row.name, max(1, left - description_width - 2))
     return Content.assemble(name, "  ", (f"{description}{turns}{day}", "$muted"))
@@ -107,7 +115,7 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
         field.cursor_blink = False
         yield field
         yield self._list
-        yield Static("", id="teach", markup=False)
+        yield HintLine("", id="teach", markup=False)
         yield KeyLine()
 
     def on_mount(self) -> None:
@@ -253,10 +261,13 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
             keys = f"enter open  ↑↓ select  esc back  {format_footer(keymap, 'app')}"
         else:
             row = self._list.highlighted_row
-            pin = "unpin" if row is not None and row.is_pinned else "pin"
-            labels = {"chats.pin": pin}
+            labels = dict.fromkeys(_KEYS_OF_A_CHAT, "")
+            enter = ""
+            if row is not None:
+                labels = {"chats.pin": "unpin"} if row.is_pinned else {}
+                enter = "enter open  "
             others = format_footer(keymap, "chats", "app", label_overrides=labels)
-            keys = f"enter open  {others}" if row is not None else others
+            keys = f"{enter}{others}"
         self.query_one(KeyLine).show_keys(keys)
 
     @on(OptionList.OptionHighlighted)

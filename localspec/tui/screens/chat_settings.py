@@ -150,7 +150,9 @@ class ChatSettingsScreen(ModalScreen[None]):
     def _update_hint(self) -> None:
         field = CHAT_SETTING_FIELDS.get(str(getattr(self.focused, "name", None)))
         hint = field.hint if field else _SYSTEM_HINT
-        self.query_one("#wrong", Static).update(Content(self._error or hint))
+        line = self.query_one("#wrong", Static)
+        line.update(Content(self._error or hint))
+        line.set_class(bool(self._error), "-wrong")
 
     @on(TextArea.Changed, "#system")
     def _apply_system_prompt(self, event: TextArea.Changed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -20,6 +20,7 @@ from localspec.config.key_table import (
     format_key,
 )
 from localspec.tui.navigation import HelpSection
+from localspec.tui.text.wrapping import wrap_words
 
 KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "app": "Everywhere",
@@ -86,6 +87,9 @@ _FIRST_IDS = (
 )  # fmt: skip
 """What one needs first; within a context the other keys follow in the table's order."""
 
+_SHEET_WIDTH = 90
+_SHEET_MARGINS = 5  # Both sides, and the scroll bar.
+
 _HelpPart = str | tuple[str, str]
 """Text, or text and its style."""
 
@@ -110,6 +114,7 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._keymap = keymap
         self._first = first
+        self._width = 0  # Cells of a line.
         here = {id_.partition(".")[0] for id_ in usable} - {"app"}
         if "chat" in here:
             here.add("composer")  # It reads its keys itself: they are not in `usable`.
@@ -143,12 +148,13 @@ class HelpScreen(ModalScreen[None]):
         key_width = 16
         max_keys = 1  # Of one action.
         if self.size.width >= 90:
-            key_width = 26
+            key_width = 30
             max_keys = 4
+        self._width = min(self.size.width, _SHEET_WIDTH) - _SHEET_MARGINS
         texts: dict[str, list[_HelpPart]] = {
             "contents": [_contents()],
             "keys": self._key_lines(self._here, key_width, max_keys=max_keys),
-            "commands": _command_lines(key_width),
+            "commands": self._command_lines(key_width),
             "glossary": _glossary_lines(),
             "other-keys": self._key_lines(
                 self._elsewhere, key_width, max_keys=max_keys
@@ -166,10 +172,28 @@ class HelpScreen(ModalScreen[None]):
             for shown, description in _help_rows(
                 context, self._keymap, max_keys=max_keys
             ):
-                parts.append((f"  {shown:<{key_width}} ", "bold"))
-                parts.append(f"{description}\n")
+                parts += self._row(shown, description, key_width)
             parts.append("\n")
         return parts
+
+    def _command_lines(self, key_width: int) -> list[_HelpPart]:
+        parts: list[_HelpPart] = [("Slash commands\n", "bold $accent")]
+        for command in COMMANDS:
+            parts += self._row(command.usage, command.help, key_width)
+        parts.append("\n")
+        return parts
+
+    def _row(self, left: str, text: str, left_width: int) -> Iterator[_HelpPart]:
+        """Two columns; the left one has a line of its own where it is too long."""
+        indent = " " * (left_width + len("   "))
+        lines = wrap_words(text, self._width - len(indent))
+        if len(left) > left_width:
+            yield f"  {left}\n", "bold"
+        else:
+            yield f"  {left:<{left_width}} ", "bold"
+            yield f"{lines.pop(0)}\n"
+        for line in lines:
+            yield f"{indent}{line}\n"
 
 
 _CHAT_CONTEXTS: tuple[KeyContext, ...] = ("composer", "chat", "app", "tokens")
@@ -213,15 +237,6 @@ def _help_rank(binding: KeyBinding) -> int:
 
 def _contents() -> _HelpPart:
     return ("k keys   c slash commands   g glossary   esc close\n", "$muted")
-
-
-def _command_lines(key_width: int) -> list[_HelpPart]:
-    parts: list[_HelpPart] = [("Slash commands\n", "bold $accent")]
-    for command in COMMANDS:
-        parts.append((f"  {command.usage:<{key_width}} ", "bold"))
-        parts.append(f"{command.help}\n")
-    parts.append("\n")
-    return parts
 
 
 def _glossary_lines() -> list[_HelpPart]:

@@ -48,7 +48,12 @@ from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.pointer_list import PointerList
-from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import (
+    CenteredLayout,
+    HintLine,
+    KeyLine,
+    TitleLine,
+)
 from localspec.tui.widgets.search_field import SearchField
 from localspec.tui.wizard.shortlist import WizardResult, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
@@ -125,7 +130,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         yield Static("", id="banner", markup=False)
         yield self._search
         yield self._list
-        yield Static("", id="teach", markup=False)
+        yield HintLine("", id="teach", markup=False)
         yield KeyLine()
 
     def on_mount(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textual import on
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
@@ -31,7 +31,12 @@ from localspec.tui.notices import problem_text
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.wrapping import fit_to_width, one_line
 from localspec.tui.widgets.pointer_list import FieldRow
-from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import (
+    CenteredLayout,
+    KeyLine,
+    RaisedColumn,
+    TitleLine,
+)
 
 
 @dataclass(eq=False)
@@ -183,7 +188,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
                 yield Label("keyboard shortcuts", markup=False)
                 yield PreferenceLink()
                 yield Static("", classes="origin", markup=False)
-        with Vertical(id="foot"):
+        with RaisedColumn(id="foot"):
             yield Static("", id="help-line", markup=False)
             yield Static("", id="where", markup=False)
             yield KeyLine()

@@ -20,9 +20,9 @@ from localspec.report.speculation import Phase
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.scheduling import set_reliable_timer
-from localspec.tui.text.blocks import BlankLine, TokenText
+from localspec.tui.text.blocks import TokenText
 from localspec.tui.text.live_frames import NO_GUESS, LiveFrames, LiveGuess
-from localspec.tui.widgets.screen_frame import KeyLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.text_view import TextView
 from localspec.tui.widgets.token_details import TokenDetails
@@ -31,7 +31,7 @@ _SLOWEST = 0.25
 _FASTEST = 16.0
 
 
-class ReplayScreen(Screen[None]):
+class ReplayScreen(CenteredLayout, Screen[None]):
     BINDINGS = bindings_for("replay")
     # The panel is beside the text in narrower windows than in a chat.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (100, "-wide")]  # noqa: RUF012
@@ -73,7 +73,7 @@ class ReplayScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.query_one(TextView).blocks[:] = [BlankLine(), self._token_text]
+        self.query_one(TextView).blocks[:] = [self._token_text]
         self._show_rounds(0)
         self._play()
 

@@ -26,8 +26,18 @@ if TYPE_CHECKING:
     from localspec.serve.http_server import ServerThread
 
 _DRAW_SECONDS = 0.25
-_COLUMNS = (5, 6, 10, 14, 7, 12, 13, 7)
-_HEADINGS = ("#", "route", "state", "prompt", "tokens", "speed", "accepted", "time")
+_COLUMNS = (3, 6, 11, -13, -8, -12, -13, -9)
+"""Widths in cells; figures end at the right of a negative one."""
+_HEADINGS = (
+    "#",
+    "route",
+    "state",
+    "reused + new",
+    "tokens",
+    "speed",
+    "accepted",
+    "time",
+)
 
 
 class ServeScreen(CenteredLayout, Screen[None]):
@@ -100,9 +110,10 @@ def format_totals(server: ServerThread) -> list[str]:
     lines = [
         _format_model(server.ready),
         _format_request_counts(activity),
-        _format_tokens(activity),
-        _format_speculation(totals),
     ]
+    if activity.prompt_tokens:
+        lines.append(_format_tokens(activity))
+    lines.append(_format_speculation(totals))
     if len(totals.by_source) > 1:
         sources = [
             f"{name} {source.accepted:,} of {source.drafted:,}"
@@ -210,5 +221,7 @@ def _cells(request: RequestActivity) -> tuple[str, ...]:
 
 
 def _format_row(cells: tuple[str, ...]) -> str:
-    widths = zip(cells, _COLUMNS, strict=True)
-    return "".join(cell.ljust(width) for cell, width in widths).rstrip()
+    row = ""
+    for cell, width in zip(cells, _COLUMNS, strict=True):
+        row += cell.ljust(width) if width > 0 else cell.rjust(-width)
+    return row.rstrip()

@@ -193,7 +193,9 @@ class _RichMarkdown(Markdown):
 
     def find_lexer(self, token: Token) -> str:
         language = token.info.strip().partition(" ")[0].lower()
-        if not self._coloured or language not in _COLOURED_LANGUAGES:
+        if not self._coloured or not self._look.code_theme:
+            return "text"
+        if language not in _COLOURED_LANGUAGES:
             return "text"
         if len(token.content) > _MAX_COLOURED_CHARACTERS:
             return "text"

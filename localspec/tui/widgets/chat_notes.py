@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from msgspec.structs import replace
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
@@ -14,8 +16,10 @@ from localspec.report.pair_text import describe_toy
 from localspec.tui.app_options import AppOptions
 from localspec.tui.chat_phase import ChatPhase
 from localspec.tui.key_bindings import key_label
+from localspec.tui.text.wrapping import fit_to_width, one_line
 
 _DRAW_SECONDS = 0.25
+_LOADING = "Loading the model: "
 
 
 class LoadingLine(Static):
@@ -36,6 +40,9 @@ class LoadingLine(Static):
         # The seconds go on while a busy computer gives no news.
         self.set_interval(_DRAW_SECONDS, self._draw)
 
+    def on_resize(self) -> None:
+        self._draw()
+
     def show_phase(self, phase: ChatPhase, *, is_empty_chat: bool) -> None:
         """Shows the line if `phase` is that of a load, else hides it."""
         is_loading = phase == "loading"
@@ -54,8 +61,22 @@ class LoadingLine(Static):
     def _draw(self) -> None:
         if self.display:
             seconds = time.monotonic() - self._began
-            line = f"Loading the model: {describe_load(self._progress, seconds)}"
-            self.update(Content(line), layout=False)
+            width = self.content_size.width - len(_LOADING)
+            line = _describe_in_a_line(self._progress, seconds, width)
+            self.update(Content(f"{_LOADING}{line}"), layout=False)
+
+
+def _describe_in_a_line(
+    progress: LoadProgress | None, seconds: float, width: int
+) -> str:
+    """The name of a long file is cut, so that the bar and the share are seen."""
+    if progress is None:
+        return describe_load(None, seconds)
+    others = describe_load(replace(progress, file=""), seconds)
+    name = one_line(progress.file)
+    room = max(0, width - cell_len(others))
+    name = fit_to_width(name, min(room, cell_len(name)))
+    return describe_load(replace(progress, file=name), seconds)
 
 
 class ToyNote(Static):

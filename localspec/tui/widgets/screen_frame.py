@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rich.cells import cell_len
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -66,7 +65,9 @@ class KeyLine(Static):
     def render(self) -> Content:
         """In the columns of a centred screen, which begin with its title."""
         margin = 0
-        if isinstance(self.screen, CenteredLayout):
+        # A line with a maximum width is centred itself.
+        has_page_width = self.styles.max_width is None
+        if has_page_width and isinstance(self.screen, CenteredLayout):
             margin = max(0, self.outer_size.width - PAGE_WIDTH) // 2
         keys = fit_footer(self._keys, self.content_size.width - 2 * margin)
         return Content(f"{' ' * margin}{keys}")
@@ -101,15 +102,33 @@ class CenteredLayout(_Container):
         return centered
 
 
-class NotificationFloor(Vertical):
-    """What is above the last line and stays readable: notifications appear above it.
+class NotificationFloor(_Container):
+    """Mix-in of what is above the last line: notifications appear above it.
 
-    The message that is typed is such a widget, whatever its height.
+    The message that is typed is such a widget, and the help below a list, whatever their
+    height. A screen has one of them.
     """
 
-    def on_resize(self, event: events.Resize) -> None:
-        height = event.size.height + _LAST_LINE_HEIGHT
-        self.screen.query("ToastRack").set_styles(f"margin: 0 1 {height} 0;")
+    def on_resize(self) -> None:
+        self._move_notifications(self.outer_size.height)
+
+    def on_show(self) -> None:
+        self._move_notifications(self.outer_size.height)
+
+    def on_hide(self) -> None:
+        self._move_notifications(0)
+
+    def _move_notifications(self, height: int) -> None:
+        bottom = height + _LAST_LINE_HEIGHT
+        self.screen.query("ToastRack").set_styles(f"margin: 0 1 {bottom} 0;")
+
+
+class RaisedColumn(NotificationFloor, Vertical):
+    """Widgets one below the other that no notification covers."""
+
+
+class HintLine(NotificationFloor, Static):
+    """Help below a list, which no notification covers."""
 
 
 class StatusParts(Struct, frozen=True):

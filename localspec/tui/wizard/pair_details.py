@@ -19,7 +19,7 @@ from localspec.report import memory, pair_text
 from localspec.report.compatibility import describe_compatibility
 from localspec.report.lines import plain_text
 from localspec.tui.text.report_content import role_style, to_content
-from localspec.tui.text.wrapping import one_line, wrap_words
+from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
 from localspec.tui.wizard.shortlist import (
     Candidate,
     EstimateCache,
@@ -79,9 +79,14 @@ def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     ]
     if has_space:
         blocks.append(_add_label("Compare", _comparison_lines(page, text_width)))
+    blocks = [block for block in blocks if block]
+    n_lines = sum(map(len, blocks))
+    n_visible = height - 1  # Below a blank line.
+    if n_visible - len(blocks) + 1 < n_lines <= n_visible:
+        has_space = False  # Without blank lines, all of it is seen.
     lines: list[Content] = []
     for block in blocks:
-        if has_space and lines and block:
+        if has_space and lines:
             lines.append(Content(""))
         lines += block
     return lines
@@ -103,13 +108,17 @@ def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     name = Content.assemble(
         (pair_text.format_model(pair.target), "bold"), *_drafter_cells(pair)
     )
-    facts = _title_facts(page)
-    gap = width - name.cell_length - len(facts)
+    facts = list(_title_facts(page))
+    joined = " · ".join(facts)
+    gap = width - name.cell_length - len(joined)
     if gap >= 2:
-        yield Content.assemble(name, " " * gap, (facts, "$muted"))
-    else:
-        yield name.truncate(width, ellipsis=True)
-        yield Content.styled(facts[:width], "$muted")
+        yield Content.assemble(name, " " * gap, (joined, "$muted"))
+        return
+    yield name.truncate(width, ellipsis=True)
+    while len(joined) > width and len(facts) > 1:  # The first ones matter most.
+        facts.pop()
+        joined = " · ".join(facts)
+    yield Content.styled(fit_to_width(joined, width).rstrip(), "$muted")
 
 
 def _drafter_cells(pair: CatalogPair) -> Iterator[tuple[str, str]]:
@@ -130,16 +139,14 @@ def _drafts_from_text(pair: CatalogPair) -> bool:
     return pair.draft_kind == "lookup"
 
 
-def _title_facts(page: DetailsPage) -> str:
-    pair = page.candidate.pair
-    facts = [pair_text.format_licences(pair, pair_text.UNKNOWN_LICENCE)]
+def _title_facts(page: DetailsPage) -> Iterator[str]:
+    yield pair_text.format_licences(page.candidate.pair, pair_text.UNKNOWN_LICENCE)
     if page.is_downloaded:
-        facts.append("installed")
-    else:
-        facts.append(f"{gb(page.candidate.total_bytes)} to download")
-        if page.free_disk is not None:
-            facts.append(f"{gb(page.free_disk)} free on disk")
-    return " · ".join(facts)
+        yield "installed"
+        return
+    yield f"{gb(page.candidate.total_bytes)} to download"
+    if page.free_disk is not None:
+        yield f"{gb(page.free_disk)} free on disk"
 
 
 def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content]:

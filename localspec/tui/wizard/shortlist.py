@@ -304,7 +304,10 @@ def candidate_line(candidate: Candidate, *, is_downloaded: bool, width: int) -> 
     name = f"{fit_to_width(pair_text.format_pair_name(candidate.pair), columns.name)} "
     problem = _find_problem(candidate)
     if problem:
-        return Content.assemble(name, " ", (problem, "$warning"))
+        room = width - columns.name - 1
+        return Content.assemble(
+            name, (fit_to_width(problem, room).rstrip(), "$warning")
+        )
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
     line = Content.assemble(
         name,
