@@ -242,7 +242,7 @@ def _download_rows(states: Sequence[DownloadState], search_text: str) -> list[Ho
     rows = []
     for state in states:
         place = f"{state.job.repo} {state.job.file.path}"
-        if _has_all_words(place, search_text):
+        if has_all_words(place, search_text):
             rows.append(HomeRow(names[state.job], download=state))
     return rows
 

@@ -178,9 +178,11 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         yield TitleLine("Preferences")
         with VerticalScroll(id="values", can_focus=False):
             yield Static("", id="trouble", markup=False)
+            classes = "heading -first"
             for table, heading in TABLES.items():
                 if heading:
-                    yield Static(heading, classes="heading", markup=False)
+                    yield Static(heading, classes=classes, markup=False)
+                    classes = "heading"
                 for setting in self._view.settings.values():
                     if setting.option.key.startswith(f"{table}."):
                         yield PreferenceRow(setting)
