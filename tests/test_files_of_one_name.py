@@ -98,14 +98,16 @@ def test_a_chat_that_goes_on_with_the_twin_names_both(
 
 def test_the_picker_marks_the_file_that_answers(twins: tuple[Path, Path]) -> None:
     choices = slash_commands.MODEL_CHOICES
-    listed = [name for name, _ in choices.load()]
+    listed = [row.word for row in choices.load()]
     for path in twins:
         assert choices.find_current(resolve_pair(str(path), "none")) == str(path)
         assert str(path) in listed
 
 
 def test_a_pair_of_two_twins_names_both(twins: tuple[Path, Path]) -> None:
-    assert ChatSession(ResolvedPair(*twins)).pair_name == f"x/{NAME} + y/{NAME}"
+    assert ChatSession(ResolvedPair(*twins)).pair_name == (
+        f"x/{NAME} (guesses: y/{NAME})"
+    )
 
 
 def test_twins_that_cannot_be_paired_are_both_named(

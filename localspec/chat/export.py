@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from localspec.chat.conversation import Conversation, Turn, format_question
-from localspec.chat.history import ChatListEntry, ChatLocation, ChatPair, SavedChat
+from localspec.chat.history import (
+    ChatListEntry,
+    ChatLocation,
+    ChatPair,
+    SavedChat,
+    name_answers,
+    name_chat_model,
+)
 from localspec.chat.settings import ChatSettings
 from localspec.chat.titles import make_title
 from localspec.config import toml_file
@@ -114,7 +121,7 @@ def render_text(chat: SavedChat) -> str:
 
 def render_markdown(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    name = sanitize(chat.list_entry.pair.name, multiline=False) or "model"
+    name = name_chat_model(chat.list_entry.pair) or "model"
     blocks = [f"# A chat with {name}"]
     for speaker, text in _speeches(chat, "model"):
         blocks += [f"## {speaker}", _close_blocks(text.strip("\n"))]
@@ -166,6 +173,7 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
     """
     conversation = chat.conversation
     pair = chat.list_entry.pair
+    names = _name_answers(chat)
     n_before = _turns_before_system(conversation)
     for n, turn in enumerate(conversation.turns):
         if n == n_before:
@@ -173,8 +181,15 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
         question = sanitize(format_question(turn))
         if question:
             yield "You", question
-        name = sanitize(turn.model or pair.name, multiline=False)
-        yield name or default_name, sanitize(turn.visible_answer(pair.thinking))
+        yield (
+            names[turn.model] or default_name,
+            sanitize(turn.visible_answer(pair.thinking)),
+        )
+
+
+def _name_answers(chat: SavedChat) -> dict[str, str]:
+    pair = chat.list_entry.pair
+    return name_answers(name_chat_model(pair), pair, chat.conversation.turns)
 
 
 def _turns_before_system(conversation: Conversation) -> int | None:
@@ -242,14 +257,15 @@ def _turn_json(turn: Turn, chat: SavedChat, *, with_events: bool) -> dict[str, A
 def render_html(chat: SavedChat) -> str:
     """The selected path as one self-contained page; thinking is collapsed."""
     title = _escape(chat.list_entry.title, multiline=False) or "A chat"
-    name = _escape(chat.list_entry.pair.name, multiline=False) or "model"
+    names = _name_answers(chat)
+    name = _escape(names[""]) or "model"
     blocks: list[str] = []
     n_before = _turns_before_system(chat.conversation)
     for n, turn in enumerate(chat.conversation.turns):
         if n == n_before:
             blocks.append(f"<h2>System</h2>\n{_text_html(chat.conversation.system)}")
         blocks += _question_html(turn)
-        blocks.append(f"<h2>{_escape(turn.model, multiline=False) or name}</h2>")
+        blocks.append(f"<h2>{_escape(names[turn.model]) or name}</h2>")
         blocks += _answer_html(turn, chat)
     footer = f"{name} · {format_timestamp(chat.list_entry.updated)} · localspec"
     return _HTML_PAGE.format(title=title, body="\n".join(blocks), footer=footer)

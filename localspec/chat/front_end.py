@@ -19,16 +19,27 @@ class CommandResult(Struct, frozen=True):
     input_text: str | None = None
 
 
+class PickerRow(Struct, frozen=True):
+    word: str  # The choice, as it is typed.
+    name: str = ""  # What is read in its place.
+    about: str = ""
+
+    @property
+    def text(self) -> str:
+        """What a search finds."""
+        return f"{self.name} {self.word}"
+
+
 class PickerChoices(Struct, frozen=True):
     """What a picker asks for: one of some names, or a text."""
 
     heading: str
     placeholder: str
-    load: Callable[[], Sequence[tuple[str, str]]] = tuple
-    """Names and descriptions; called on a thread."""
+    load: Callable[[], Sequence[PickerRow]] = tuple
+    """Called on a thread."""
     find_current: Callable[[ResolvedPair], str] = lambda _: ""
-    """The name that means the chat's pair, or ""; called on a thread, after `load`."""
-    takes_text: bool = True  # Whether a text that is no name can be chosen.
+    """The word that means the chat's pair, or ""; called on a thread, after `load`."""
+    takes_text: bool = True  # Whether a text that is no such word can be chosen.
 
 
 class ChatFrontEnd(Protocol):

@@ -7,14 +7,13 @@ read, and call `stop`.
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from math import ceil
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,7 +34,7 @@ from localspec.chat.conversation import (
     format_question,
 )
 from localspec.chat.examples import CODE_EXAMPLE, EXAMPLES
-from localspec.chat.history import ChatHistory, ChatPair, SavedChat
+from localspec.chat.history import ChatHistory, ChatPair, SavedChat, name_answers
 from localspec.chat.presets import Preset
 from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
@@ -44,8 +43,8 @@ from localspec.chat.titles import make_title
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
-from localspec.launch.pair import PairTitles
 from localspec.models.local_files import inventory
+from localspec.models.model_names import PairNames
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize
@@ -87,7 +86,7 @@ class ChatSession:
         self.settings_summary = ""  # What the pair was loaded with, and the reasons.
         self._copy_name = ""  # Of a converted copy that is loaded for the target.
         self._is_packaged = inventory.find_packaged(pair.target) is not None
-        self._titles = self._name_pair()
+        self._name_pair()
         # The conversation and its settings.
         self._initial_system = system
         self._initial_settings = settings or ChatSettings.from_catalog(
@@ -117,7 +116,7 @@ class ChatSession:
         # Saving.
         self._notices: deque[Notice] = deque()
         model, draft = pair.portable_refs
-        saved_pair = ChatPair(model, draft, self.model_name)
+        saved_pair = ChatPair(model, draft, self.recorded_name)
         if saved_chat is not None:
             thinking = saved_chat.list_entry.pair.thinking
             saved_pair = replace(saved_pair, thinking=thinking)
@@ -159,22 +158,35 @@ class ChatSession:
     # --- reading
     # --------------------------------------------------------------------------
 
-    def _name_pair(self) -> PairTitles:
-        """The pair's names, told apart from the pair before and from recent ones."""
-        others = recent_pairs.load()
+    def _name_pair(self) -> None:
+        """Name the pair, told apart from the pair before and from recent ones."""
+        pairs = recent_pairs.load()
         if self.previous_pair is not None:
-            others.append(self.previous_pair)
-        files = itertools.chain.from_iterable(pair.files for pair in others)
-        return self.pair.titles(file for file in files if file is not None)
+            pairs.append(self.previous_pair)
+        others: list[Path] = []
+        for pair in pairs:
+            others += [file for file in pair.files if file is not None]
+        self._names = self.pair.names(others)
+        self._file_name = self.pair.recorded_name(others)
 
     @property
     def model_name(self) -> str:
-        return self._copy_name or self._titles.target
+        return self._names.target
+
+    @property
+    def recorded_name(self) -> str:
+        """What a turn keeps of the model that answers it: the name of its file."""
+        return self._copy_name or self._file_name
+
+    def name_answers(self) -> dict[str, str]:
+        """The shown name of the model that wrote each answer, by `Turn.model`."""
+        turns = self.conversation.turns
+        return name_answers(self.model_name, self.recorder.pair, turns)
 
     @property
     def example_beginning(self) -> str:
         """The beginning of a text, for a text-completion model: code or prose."""
-        if _CODE_MODEL.search(self.model_name):
+        if _CODE_MODEL.search(self.recorded_name):
             return "def fibonacci(n):"
         return "Once upon a time"
 
@@ -183,16 +195,22 @@ class ChatSession:
         if self.conversation.turns or self.loaded is None:
             return ""
         if self.completes_text:
-            is_code = _CODE_MODEL.search(self.model_name)
+            is_code = _CODE_MODEL.search(self.recorded_name)
             return CODE_EXAMPLE.message if is_code else self.example_beginning
         example = EXAMPLES[self._n_examples % len(EXAMPLES)]
         self._n_examples += 1
         return example.message
 
     @property
+    def draft_name(self) -> str:
+        """What guesses; empty without a draft. A default draft may be left out."""
+        if self.loaded is not None and not self.loaded.draft_kind:
+            return ""
+        return self._names.draft
+
+    @property
     def pair_name(self) -> str:
-        draft = self._titles.draft
-        return f"{self.model_name} + {draft}" if draft else self.model_name
+        return PairNames(self.model_name, self.draft_name).text
 
     @property
     def draft_name(self) -> str:
@@ -221,7 +239,8 @@ class ChatSession:
         the model's own file has begun goes on with that file.
         """
         turns = self.conversation.turns
-        is_own = bool(turns) and turns[-1].model == self._titles.target
+        own_name = PurePath(self._file_name).name
+        is_own = bool(turns) and PurePath(turns[-1].model).name == own_name
         if is_own and launch.has_faster_copy(self.pair.target):
             return replace(request, keeps_file=True)
         return request
@@ -352,7 +371,7 @@ class ChatSession:
         # Without markers, those of the model before stay: its answers may have some.
         markers = self.loaded.thinking_markers or self.thinking_markers
         self.recorder.pair = replace(
-            self.recorder.pair, name=self.model_name, thinking=markers
+            self.recorder.pair, name=self.recorded_name, thinking=markers
         )
         try:
             self.loaded.check_thinking(self.settings)
@@ -373,11 +392,11 @@ class ChatSession:
         self.pair = pair
         self._copy_name = ""
         self._is_packaged = inventory.find_packaged(pair.target) is not None
-        self._titles = self._name_pair()
+        self._name_pair()
         self.change_settings(spec=launch.preferred_drafter(pair, self.settings.spec))
         model, draft = pair.portable_refs
         self.recorder.pair = ChatPair(
-            model, draft, self.model_name, self.thinking_markers
+            model, draft, self.recorded_name, self.thinking_markers
         )
         self.loaded = None
         self._last_request = None
@@ -418,7 +437,7 @@ class ChatSession:
         """
         self.require_turns()
         last_model = self.conversation.turns[-1].model
-        if self.is_interrupted and last_model in ("", self.model_name):
+        if self.is_interrupted and last_model in ("", self.recorded_name):
             self._start_turn(self.conversation.restart_answer)
         else:
             self._start_turn(self.conversation.retry)

@@ -22,7 +22,12 @@ from msgspec.structs import replace
 from localspec import draft_kinds, launch, paths
 from localspec.chat import argument_completion, copying, presets
 from localspec.chat.conversation import Turn
-from localspec.chat.front_end import ChatFrontEnd, CommandResult, PickerChoices
+from localspec.chat.front_end import (
+    ChatFrontEnd,
+    CommandResult,
+    PickerChoices,
+    PickerRow,
+)
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
@@ -375,8 +380,11 @@ def _preset(session: ChatSession, argument: str) -> CommandResult:
     )
 
 
-def _list_presets() -> list[tuple[str, str]]:
-    return [(preset.name, preset.summary) for preset in presets.load().values()]
+def _list_presets() -> list[PickerRow]:
+    return [
+        PickerRow(preset.name, about=preset.summary)
+        for preset in presets.load().values()
+    ]
 
 
 def _spec(session: ChatSession, argument: str) -> CommandResult:
@@ -506,6 +514,13 @@ def _rename(session: ChatSession, title: str) -> CommandResult:
 # --------------------------------------------------------------------------------
 
 
+def _list_models() -> list[PickerRow]:
+    return [
+        PickerRow(model.reference, model.name, model.about)
+        for model in model_lookup.list_models_to_open()
+    ]
+
+
 def _find_listed(pair: ResolvedPair) -> str:
     return model_lookup.find_listed(pair.portable_refs[0], pair.target)
 
@@ -513,7 +528,7 @@ def _find_listed(pair: ResolvedPair) -> str:
 MODEL_CHOICES = PickerChoices(
     "Answer with another model",
     "a name, or the path of a .gguf file",
-    model_lookup.list_installed,
+    _list_models,
     _find_listed,
 )
 PRESET_CHOICES = PickerChoices(

@@ -121,9 +121,10 @@ class LinearFrontEnd:
         self.print_line(f"This chat: {self.session.pair_name}")
         rows = choices.load()
         current = choices.find_current(self.session.pair)
-        for name, description in rows:
-            mark = " (this chat)" if name == current else ""
-            self._print_row(name, description + mark, _WIDE_NAME_WIDTH)
+        for row in rows:
+            parts = [row.name, row.about, "this chat" if row.word == current else ""]
+            about = ", ".join(part for part in parts if part and part != row.word)
+            self._print_row(row.word, about, _WIDE_NAME_WIDTH)
         self.print_line(f"Type /{command} and {choices.placeholder}.")
 
     def regenerate(self) -> None:
@@ -187,11 +188,12 @@ class LinearFrontEnd:
         """Lists the turns, with the answering model if there are several."""
         self.session.require_turns()
         conversation = self.session.conversation
+        names = self.session.name_answers()
         models = {turn.model for turn in conversation.turns}
         for number, turn in enumerate(conversation.turns, 1):
             notes = [conversation.format_branch(turn.id)]
             if len(models) > 1:
-                notes.append(turn.model)
+                notes.append(names[turn.model])
             line = f"{number:>3}  {shorten_question(turn)}"
             shown_notes = ", ".join(filter(None, notes))
             if shown_notes:
@@ -210,8 +212,9 @@ class LinearFrontEnd:
         assert self.ready is not None and loaded is not None, (
             "a chat begins when its pair is loaded"
         )
-        yield "model", self.ready.model
-        yield "draft", self.ready.draft or "none"
+        yield "model", session.model_name
+        yield "file", self.ready.model
+        yield "draft", session.draft_name or "none"
         template_names = {None: "none (text completion)", "own": "the model's own"}
         yield "template", template_names.get(loaded.template, str(loaded.template))
         used = session.answer.context_tokens

@@ -181,16 +181,10 @@ class ChatLoop:
 
     def _describe_pair(self) -> str:
         session = self.session
-        ready = self._front_end.ready
-        is_plain = self._front_end.style.plain
-        assert ready is not None and session.loaded is not None
-        pair = session.model_name
-        if ready.draft:
-            joint = ", drafted by " if is_plain else " with "
-            pair += joint + ready.draft.replace(".gguf", "")
-        if is_plain:
-            return pair
-        return f"{pair} · context {short_count(session.loaded.n_ctx)}"
+        assert session.loaded is not None
+        if self._front_end.style.plain:
+            return session.pair_name
+        return f"{session.pair_name} · context {short_count(session.loaded.n_ctx)}"
 
     # --- input
     # ----------------------------------------------------------------------------

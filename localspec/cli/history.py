@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from localspec.cli.report_printer import echo_columns, echo_line
 from localspec.cli.shell_completion import complete_chat
 from localspec.cli.terminal import echo, echo_json, echo_text, notify
 from localspec.errors import NotFoundError, UsageError
+from localspec.models import model_names
 from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.report import answer_stats
 from localspec.report.lines import format_columns
@@ -324,10 +325,9 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
         if isinstance(event, Notice) and event.code in events_file.SKIPPED_LINE_CODES:
             notify(event.message)
     ready = next((event for event in events if isinstance(event, EngineReady)), None)
-    if ready is not None and ready.draft:
-        echo(f"{ready.model} with {ready.draft}")
-    elif ready is not None:
-        echo(ready.model)
+    if ready is not None:
+        draft = PurePath(ready.draft) if ready.draft else None
+        echo(model_names.name_pair_files(PurePath(ready.model), draft).text)
     answers = events_file.split_answers(events)
     for number, answer in enumerate(answers, 1):
         if len(answers) > 1:

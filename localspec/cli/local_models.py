@@ -11,7 +11,7 @@ from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.report_printer import echo_columns
 from localspec.cli.terminal import echo, echo_json
 from localspec.errors import NotFoundError, StorageError, UsageError
-from localspec.models import catalog, model_lookup
+from localspec.models import catalog, model_lookup, model_names
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.local_files import inventory
 from localspec.models.local_files.hub_cache import LeftoverFile
@@ -36,13 +36,20 @@ def list_command(as_json: bool) -> None:
     if as_json:
         echo_json(_list_to_json(models, names, pairs, leftovers))
         return
-    echo_columns([("PAIR", "TITLE"), *((pair.name, pair.title) for pair in pairs)])
+    pair_rows = [("PAIR", "NAME")]
+    for pair in pairs:
+        pair_rows.append((pair.name, model_names.name_catalog_pair(pair).text))
+    echo_columns(pair_rows)
     if models:
-        rows = [("MODEL", "SIZE", "SOURCE", "CHECKSUM")]
+        shown = model_names.name_files(model.path for model in models)
+        rows = [("MODEL", "NAME", "SIZE", "SOURCE", "CHECKSUM")]
         for model in models:
             checksum = "verified" if model.verified else "not verified"
             origin = ORIGIN_TITLES[model.origin]
-            rows.append((names[model.path], gb(model.size), origin, checksum))
+            title = shown[model.path]
+            if model.origin == "ollama":
+                title = model.own_name  # Its files are named by their checksums.
+            rows.append((names[model.path], title, gb(model.size), origin, checksum))
         echo()
         echo_columns(rows)
     if leftovers:

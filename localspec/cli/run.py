@@ -21,7 +21,12 @@ from localspec import config, launch
 from localspec.chat import presets
 from localspec.chat.context_window import check_answer
 from localspec.chat.conversation import Conversation, Turn, format_question
-from localspec.chat.history import ChatHistory, SavedChat
+from localspec.chat.history import (
+    ChatHistory,
+    SavedChat,
+    name_answers,
+    name_chat_model,
+)
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import (
     ANSWER_OPTIONS,
@@ -490,6 +495,7 @@ def _merge_settings(
 def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
     entry = chat.list_entry
     turns = chat.conversation.turns
+    names = name_answers(name_chat_model(entry.pair), entry.pair, turns)
     yield f"Chat {entry.id}, {count(len(turns), 'turn')}: {entry.title}"
     if len(turns) > _RECAP_TURNS:
         if plain:
@@ -498,7 +504,7 @@ def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
             yield "…"
     for turn in turns[-_RECAP_TURNS:]:
         if plain:
-            name = turn.model or entry.pair.name or "Answer"
+            name = names[turn.model] or "Answer"
             yield from _format_turn(turn, chat, "You: ", f"{name}: ")
         else:
             yield from _format_turn(turn, chat, "> ", "")

@@ -149,9 +149,9 @@ def command(models: tuple[str, ...], **given: Any) -> int:
         return _run_board(http_server.ServerThread(server))
     if not arguments.quiet:
         terminal.notify(
-            f"loading {served[0].name}; its address will be {server.url}/v1"
+            f"loading {served[0].pair.names().target}; its address will be {server.url}/v1"
         )
-    return _run_plain(server, quiet=arguments.quiet)
+    return _run_plain(server, served[0], quiet=arguments.quiet)
 
 
 def _resolve_models(
@@ -229,8 +229,8 @@ def _to_served(
     return served
 
 
-def _run_plain(server: HttpServer, *, quiet: bool) -> int:
-    on_ready = partial(_report_ready, url=server.url, quiet=quiet)
+def _run_plain(server: HttpServer, first: ServedModel, *, quiet: bool) -> int:
+    on_ready = partial(_report_ready, served=first, url=server.url, quiet=quiet)
     try:
         with closing(server), import_http_server().stop_on_signals(server):
             asyncio.run(server.serve(on_ready))
@@ -272,16 +272,18 @@ def _make_rules(arguments: ServeArguments) -> AccessRules:
     )
 
 
-def _report_ready(ready: EngineReady, *, url: str, quiet: bool) -> None:
+def _report_ready(
+    ready: EngineReady, *, served: ServedModel, url: str, quiet: bool
+) -> None:
     if quiet:
         return
     n_ctx = (ready.settings.get("target") or {}).get("n_ctx")
-    draft = f" with {ready.draft}" if ready.draft else ""
     for notice in ready.notices:
         terminal.notify_of(notice)
     terminal.notify(
-        f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens"
+        f"serving {served.name_loaded(ready)} at {url}/v1, context {n_ctx:,} tokens"
     )
+    terminal.notify(f"clients call it {served.name}")
     terminal.notify("ctrl+c ends the server")
 
 

@@ -470,7 +470,7 @@ def check_models() -> Iterator[Finding]:
     yield ok("models", f"{len(models)} installed, {size}")
     deadline = time.monotonic() + _TIME_BUDGET_SECONDS
     checked: list[tuple[LocalModel, Header]] = []
-    names = short_names.shorten([model.path for model in models], str)
+    names = short_names.shorten((model.path for model in models), short_names.file_name)
     for n_done, model in enumerate(models):
         if time.monotonic() > deadline:
             n_left = len(models) - n_done

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
-from localspec.models import catalog
+from localspec.models import catalog, model_names
 from localspec.models.catalog import Catalog, CatalogModel, own_id
 from localspec.models.catalog_entries import TIERS
 from localspec.units import about_rate, gib
@@ -252,13 +252,13 @@ def describe_ram(suggestion: PairSuggestion) -> str:
 
 
 def describe_slow(suggestion: PairSuggestion, instead: PairSuggestion | None) -> str:
-    """Such as `too slow from RAM (≈ 2 tok/s): take qwen3.8-27b (≈ 54)`."""
+    """Such as `too slow from RAM (≈ 2 tok/s): take Qwen3.8 27B (≈ 54)`."""
     source = " from RAM" if suggestion.is_partly_in_ram else ""
     text = f"too slow{source} ({about_rate(suggestion.tokens_per_second)} tok/s)"
     if instead is None or instead.is_too_slow:
         return text
     rate = about_rate(instead.tokens_per_second)
-    return f"{text}: take {instead.pair.name} ({rate})"
+    return f"{text}: take {model_names.name_model(instead.pair.target)} ({rate})"
 
 
 # --- What a newer model replaces.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,6 +16,7 @@ from localspec.models import (
     draft_heads,
     maker_sampling,
     model_lookup,
+    model_names,
     pair_compatibility,
     short_names,
 )
@@ -24,14 +24,10 @@ from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ModelRequest, NotDownloadedError
+from localspec.models.model_names import PairNames
 from localspec.sanitize import sanitize
 
 _MAX_DOWNLOADS = 2  # A target and its draft.
-
-
-class PairTitles(NamedTuple):
-    target: str
-    draft: str  # Empty without a draft.
 
 
 class ResolvedPair(Struct, frozen=True):
@@ -80,20 +76,27 @@ class ResolvedPair(Struct, frozen=True):
         model, draft = self.requested_refs
         return draft != "auto" or model_lookup.is_lookup_pair(model)
 
-    def titles(self, others: Iterable[Path] = ()) -> PairTitles:
-        """The names to show, told apart from those of `others` beside it."""
+    def recorded_name(self, others: Iterable[Path] = ()) -> str:
+        """The name of the target's file, for a history; told apart as `names`."""
         files = [file for file in self.files if file is not None]
-        names = short_names.shorten([*files, *others])
-        target = names[self.target]
-        is_ollama_blob = self.target.name.startswith("sha256-")
-        if self.requested_refs is not None and is_ollama_blob:
-            target = sanitize(Path(self.requested_refs[0]).name, multiline=False)
-        draft = ""
-        if self.draft is not None:
-            draft = names[self.draft]
+        name = short_names.shorten([*files, *others])[self.target]
+        return self._ollama_name or name
+
+    def names(self, others: Iterable[Path] = ()) -> PairNames:
+        """The names to show, told apart from those of `others` beside it."""
+        names = model_names.name_pair_files(self.target, self.draft, others)
+        if self._ollama_name:
+            names = names._replace(target=self._ollama_name)
         if self._drafts_with_own_layer:
-            draft = "built-in MTP layer"
-        return PairTitles(target, draft)
+            names = names._replace(draft=model_names.OWN_MTP_LAYER)
+        return names
+
+    @property
+    def _ollama_name(self) -> str:
+        """The name of one of Ollama's models, whose file is named by its checksum."""
+        if self.requested_refs is None or not self.target.name.startswith("sha256-"):
+            return ""
+        return sanitize(Path(self.requested_refs[0]).name, multiline=False)
 
     @property
     def _drafts_with_own_layer(self) -> bool:
@@ -152,7 +155,7 @@ def _check_draft(target: Path, draft: Path) -> None:
         reader.read(target), reader.read(draft), draft
     )
     if not result.is_compatible:
-        names = short_names.shorten([target, draft], str)
+        names = short_names.shorten([target, draft], short_names.file_name)
         raise pair_compatibility.incompatible_pair_error(
             result,
             target=names[target],
@@ -284,8 +287,8 @@ def with_default_draft(
     if model is not None:
         listed = _find_catalog_draft(target, model)
         if listed is not None:
-            name = sanitize(listed.name, multiline=False)
-            description = f"{name}, the catalogue's draft for it"
+            names = model_names.name_pair_files(pair.target, listed)
+            description = f"{names.draft}, the catalogue's draft for it"
             return replace(pair, draft=listed, default_draft=description)
 
     if draft_heads.has_own_mtp_layer(target):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from localspec.models.catalog_entries import (
     CatalogPair,
     PairSettings,
     own_id,
+    split_quantization,
 )
 from localspec.sanitize import sanitize
 from localspec.units import join_first
@@ -34,7 +35,7 @@ __all__ = [
 _MAX_BYTES = 1_000_000
 
 
-class Catalog(Struct, frozen=True):
+class Catalog(Struct, frozen=True, dict=True):
     """Entries by id, in file order."""
 
     models: Mapping[str, CatalogModel]
@@ -49,6 +50,31 @@ class Catalog(Struct, frozen=True):
             if pair.name == name:
                 return pair
         return None
+
+    @functools.cached_property
+    def models_by_repo(self) -> Mapping[str, Sequence[CatalogModel]]:
+        """All quantisations of all models."""
+        found: dict[str, list[CatalogModel]] = {}
+        for model in self.models.values():
+            for each in (model, *model.files):
+                if each.repo is not None:
+                    found.setdefault(each.repo, []).append(each)
+        return found
+
+    @functools.cached_property
+    def models_by_base(self) -> Mapping[str, Sequence[CatalogModel]]:
+        """By the names of their files without the quantisation, in capitals.
+
+        A name without a number, such as that of dflash-kquant.gguf, says nothing of the
+        model, unless the file is bundled.
+        """
+        found: dict[str, list[CatalogModel]] = {}
+        for model in self.models.values():
+            base, _ = split_quantization(model.file.rpartition("/")[2])
+            says_model = any(character.isdigit() for character in base)
+            if says_model or (base and model.repo is None):
+                found.setdefault(base, []).append(model)
+        return found
 
 
 def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from localspec import paths
 from localspec.models.gguf import architectures
 from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
-from localspec.models.reference import parse_file_name
+from localspec.models.reference import is_model, parse_file_name
 
 UseCase = Literal["chat", "code", "writing", "documents"]
 PairStatus = Literal["verified", "reported", "untested"]
@@ -222,6 +222,8 @@ class CatalogModel(Struct, frozen=True):
             return False
         if self.file:
             return file == self.file
+        if self.kind == "model" and not is_model(file or ""):
+            return False  # A head in that quantisation, beside its target.
         return quantization_of(file or "") == self.type
 
     def find_type(self, name: str) -> CatalogModel | None:
@@ -240,8 +242,20 @@ def own_id(id_: str) -> str:
 
 def quantization_of(file: str) -> str:
     """From the file's name, as UD-Q4_K_XL; may be empty."""
-    found = _QUANTIZATION.search(parse_file_name(file).stem.upper())
-    return found[1] if found else ""
+    _, type_ = split_quantization(file)
+    return type_
+
+
+def split_quantization(file: str) -> tuple[str, str]:
+    """What a file's name says of the model and of its quantisation, in capitals.
+
+    gemma-4-26B_q4_0-it.gguf is GEMMA-4-26B-IT and Q4_0, which may be empty.
+    """
+    stem = parse_file_name(file).stem.upper()
+    found = _QUANTIZATION.search(stem)
+    if found is None:
+        return stem, ""
+    return stem[: found.start()] + stem[found.end() :], found[1]
 
 
 def name_pair(
@@ -273,7 +287,7 @@ class CatalogPair(Struct, frozen=True):
     id: str
     title: str
     name: str
-    """Its name on every screen, by `name_pair`; it opens the pair, too."""
+    """What commands call it, by `name_pair`; it opens the pair, too."""
     target: CatalogModel
     draft: CatalogModel | None = None
     spec: str = "auto"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from localspec import paths
 from localspec.errors import LocalspecError, NotFoundError
-from localspec.models import catalog, reference
+from localspec.models import catalog, model_names, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
@@ -259,13 +259,50 @@ def list_installed() -> list[tuple[str, str]]:
     listed = []
     for pair in pairs:
         listed.append((pair.name, sanitize(pair.title, multiline=False)))
+    for model in _models_without_pair(models, pairs):
+        listed.append((shortest_reference(model, models), _describe_origin(model)))
+    return listed
+
+
+class InstalledModel(Struct, frozen=True):
+    """A model that can be opened now."""
+
+    reference: str
+    name: str
+    about: str
+
+
+def list_models_to_open() -> list[InstalledModel]:
+    """Each model once, with the first of its drafts: `/draft` chooses another one."""
+    models = inventory.list_models()
+    listed: dict[str, InstalledModel] = {}
+    pairs = leave_out_spare_lookup(ready_pairs(models))
+    for pair in pairs:
+        names = model_names.name_catalog_pair(pair)
+        about = f"guesses: {names.draft}" if names.draft else ""
+        model = InstalledModel(pair.name, names.target, about)
+        listed.setdefault(pair.target.id, model)
+    others = list(_models_without_pair(models, pairs))
+    shown = model_names.name_files(model.path for model in others)
+    for local in others:
+        ref = shortest_reference(local, models)
+        name = local.own_name if local.origin == "ollama" else shown[local.path]
+        listed[ref] = InstalledModel(ref, name, _describe_origin(local))
+    return list(listed.values())
+
+
+def _describe_origin(model: LocalModel) -> str:
+    return f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}"
+
+
+def _models_without_pair(
+    models: Sequence[LocalModel], pairs: Sequence[CatalogPair]
+) -> Iterator[LocalModel]:
     for model in models:
         if is_spare_copy(model, models) or _is_in_pair(model, pairs):
             continue
         if reference.is_model(model.path.name):
-            title = f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}"
-            listed.append((shortest_reference(model, models), title))
-    return listed
+            yield model
 
 
 def _is_in_pair(local: LocalModel, pairs: Iterable[CatalogPair]) -> bool:
@@ -277,21 +314,24 @@ def _is_in_pair(local: LocalModel, pairs: Iterable[CatalogPair]) -> bool:
 
 
 def find_listed(opened_by: str, target: Path) -> str:
-    """The reference of `list_installed` that means an open pair; empty if none does.
+    """The reference of `list_models_to_open` for an open pair; empty if none means it.
 
     `opened_by` is a reference, `target` the file.
     """
     models = inventory.list_models()
     pairs = leave_out_spare_lookup(ready_pairs(models))
+    first: dict[str, str] = {}  # By the id of the target.
+    for pair in pairs:
+        first.setdefault(pair.target.id, pair.name)
     for pair in pairs:
         if opened_by in (pair.id, pair.name):
-            return pair.name
+            return first[pair.target.id]
     for model in models:
         if model.path != target:
             continue
         for pair in pairs:
             if pair.target.is_file(model.repo, model.file):
-                return pair.name
+                return first[pair.target.id]
         return shortest_reference(model, models)
     return ""
 

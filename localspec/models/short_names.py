@@ -7,11 +7,10 @@ only what is shown. Two publishers' files often have one name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
-from localspec.models.reference import parse_file_name
 from localspec.sanitize import sanitize
 
 _CACHE_PREFIX = "models--"
@@ -20,25 +19,24 @@ _CACHE_PREFIX = "models--"
 _PathT = TypeVar("_PathT", bound=PurePath)
 
 
-def without_suffix(file_name: str) -> str:
-    return file_name.removesuffix(".gguf")
+def without_suffix(path: PurePath) -> Sequence[str]:
+    return (path.name.removesuffix(".gguf"),)
 
 
-def without_split(file_name: str) -> str:
-    """Of a model, which the first of its splits stands for."""
-    return parse_file_name(file_name).stem
+def file_name(path: PurePath) -> Sequence[str]:
+    return (path.name,)
 
 
 def shorten(
-    paths: Iterable[_PathT], title_of: Callable[[str], str] = without_suffix
+    paths: Iterable[_PathT],
+    titles_of: Callable[[PurePath], Sequence[str]] = without_suffix,
 ) -> dict[_PathT, str]:
     """The shown name of each path; no two are equal.
 
-    `title_of` makes a title of the file's name.
-
-    It is the title if no other path has it. Else the nearest folder that differs is put
-    before it; where one folder is not enough, as many as it takes, and in the end the
-    whole path:
+    It is the first of the titles that `titles_of` makes which no other path has. Without
+    one, the nearest folder that differs is put before the first
+    title; where one folder is not enough, as many as it takes, and in the end the whole
+    path:
 
         bartowski/Twin-GGUF/Twin-Q8_0.gguf   bartowski/Twin-Q8_0
         unsloth/Twin-GGUF/Twin-Q8_0.gguf     unsloth/Twin-Q8_0
@@ -47,8 +45,8 @@ def shorten(
     distinct = dict.fromkeys(paths)
     pending = {}
     for number, path in enumerate(distinct, start=1):
-        title = sanitize(title_of(path.name), multiline=False)
-        pending[path] = _candidates(path, title, number)
+        titles = [sanitize(title, multiline=False) for title in titles_of(path)]
+        pending[path] = _candidates(path, titles, number)
     shown: dict[_PathT, str] = {}
     while pending:
         candidates = {path: next(names) for path, names in pending.items()}
@@ -60,13 +58,14 @@ def shorten(
     return shown
 
 
-def _candidates(path: PurePath, title: str, number: int) -> Iterator[str]:
+def _candidates(path: PurePath, titles: Sequence[str], number: int) -> Iterator[str]:
     """Ever longer names of a path, without end.
 
     `number` tells paths apart that differ only in what `sanitize` removes.
     """
-    yield title
-    folders = [sanitize(name, multiline=False) for name in _folders(path)]
+    yield from titles
+    title = titles[0]
+    folders = [sanitize(name, multiline=False) for name in list_folders(path)]
     for folder in reversed(folders):
         yield f"{folder}/{title}"
     for n_folders in range(2, len(folders) + 1):
@@ -78,7 +77,7 @@ def _candidates(path: PurePath, title: str, number: int) -> Iterator[str]:
         whole += f" ({number})"
 
 
-def _folders(path: PurePath) -> list[str]:
+def list_folders(path: PurePath) -> list[str]:
     """The names of the folders, outermost first.
 
     A folder of the hub's cache, `models--OWNER--REPO/snapshots/COMMIT`, stands for the

@@ -12,6 +12,7 @@ from localspec.fit.advisor import MemorySaving
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import DeviceFit, Plan, is_in_system_memory
 from localspec.fit.suggestions import PairSuggestion
+from localspec.models import model_names
 from localspec.models.catalog import CatalogPair
 from localspec.report.lines import EMPTY_LINE, Line, Span, make_line
 from localspec.report.memory import (
@@ -107,7 +108,8 @@ def _format_advice(answer: FitAnswer) -> Iterator[Line]:
     if instead is None:
         return
     rate = about_rate(instead.tokens_per_second)
-    take = f"take {instead.pair.name} ({rate} tok/s)"
+    name = model_names.name_model(instead.pair.target)
+    take = f"take {name} ({rate} tok/s)"
     if not plan.verdict.can_load:
         yield make_line(f"does not fit: {take}", "error")
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
+from localspec.models import model_names
 from localspec.protocol.wire import LoadProgress
-from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.units import duration, percent
 
@@ -22,13 +24,14 @@ _SHOWN_AFTER_SECONDS = 1.0
 def describe_load(progress: LoadProgress | None, seconds: float) -> str:
     """One line; `seconds` is the time since the load began.
 
-    For example `reading SmolLM2-135M.gguf   ████████████          62 %   3 s`.
+    For example `reading SmolLM2 135M   ████████████          62 %   3 s`.
     """
     parts = ["waiting"]
     if progress is not None:
         parts = [_PHASES[progress.phase]]
         if progress.phase == "reading" and progress.share is not None:
-            name = sanitize(progress.file, multiline=False)
+            file = PurePath(progress.file)
+            name = model_names.name_files([file])[file]
             bar = draw_bar(progress.share, _BAR_CELLS).ljust(_BAR_CELLS)
             parts = [f"reading {name}", bar, percent(progress.share)]
     if seconds >= _SHOWN_AFTER_SECONDS:

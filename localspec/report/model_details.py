@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from localspec import draft_kinds
-from localspec.models import catalog, draft_heads, maker_sampling
+from localspec.models import catalog, draft_heads, maker_sampling, model_names
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf.header import Header
 from localspec.models.pull_plan import PlannedModel
@@ -43,9 +43,8 @@ def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
 
 def _file_facts(item: PlannedModel) -> Iterator[Fact]:
     model = item.resolved.catalog_model
-    yield "name", item.resolved.name
-    if model:
-        yield "title", model.title
+    yield "name", _find_name(item)
+    yield "id" if model else "reference", item.resolved.name
     file = item.file
     if not file and model:
         file = model.type
@@ -64,6 +63,15 @@ def _file_facts(item: PlannedModel) -> Iterator[Fact]:
         yield "note", model.note
         pairs = catalog.load().pairs
         yield "pairs", ", ".join(pairs[id_].name for id_ in find_pair_ids(model))
+
+
+def _find_name(item: PlannedModel) -> str:
+    """The name that screens show; of a repository's file, of the file."""
+    model = item.resolved.catalog_model
+    if model is not None:
+        return model_names.name_model(model)
+    path = item.path or PurePosixPath(item.repo or "", item.file)
+    return model_names.name_files([path])[path]
 
 
 def _model_facts(item: PlannedModel) -> Iterator[Fact]:

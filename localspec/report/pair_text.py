@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from localspec.fit.speed import FloatRange, SpeedEstimate
-from localspec.models.catalog import CatalogModel, CatalogPair, own_id
+from localspec.models.catalog import CatalogPair
 from localspec.report.lines import Line, Span, make_line
 from localspec.sanitize import sanitize
 from localspec.units import about_rate, middle
@@ -22,16 +22,6 @@ _SPEEDUPS_MARGIN = 4
 """Cells that the speed-ups leave: the gap before them, and two at the line's end."""
 _WIDE = 58
 """From this width on two spaces separate a speed from its speed-ups."""
-
-
-def format_model(model: CatalogModel) -> str:
-    """Its id and quantisation: an id such as qwen3-8b:Q8_0 has it already."""
-    name = f"{own_id(model.id)} {model.quantization}"
-    return sanitize(name.strip(), multiline=False)
-
-
-def format_pair_name(pair: CatalogPair) -> str:
-    return sanitize(pair.name, multiline=False)
 
 
 def describe_toy(finder: str) -> str:

@@ -58,6 +58,7 @@ class HttpServer:
         self._socket = _bind(options.rules.host, options.port)
         self.port: int = self._socket.getsockname()[1]
         self.activity = ServerActivity(on_end)
+        self.served = options.models[0]
         self._queue = EngineQueue(host, options.max_waiting)
         self._owns_host = owns_host
         self.api = ApiServer(options.models, self._queue, self.activity, options.rules)
@@ -165,6 +166,7 @@ class ServerThread:
         self.url = server.url
         self.activity = server.activity
         self.ready: EngineReady | None = None
+        self.served = server.served
         self._server = server
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="localspec serve")

@@ -164,6 +164,11 @@ class ServedModel(Struct, frozen=True):
     created: int = field(default_factory=lambda: int(time.time()))
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
 
+    def name_loaded(self, ready: EngineReady) -> str:
+        """The names of the pair for people; a default draft may be left out."""
+        names = self.pair.names()
+        return names.text if ready.draft else names.target
+
     def loaded(self, *, raw: bool = False) -> LoadedModel:
         return LoadedModel.from_ready(
             self.ready,

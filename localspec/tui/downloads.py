@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from textual.content import Content
 
 from localspec import data_files
-from localspec.models import short_names
+from localspec.models import model_names
 from localspec.paths import DataFile
 from localspec.protocol.json_values import from_json
 from localspec.symbols import draw_bar
@@ -123,7 +123,7 @@ class DownloadManager:
 def name_downloads(states: Iterable[DownloadState]) -> dict[DownloadJob, str]:
     """The name of each download: several repositories may have files of one name."""
     paths = {state.job: _path_on_hub(state.job) for state in states}
-    names = short_names.shorten(paths.values())
+    names = model_names.name_files(paths.values())
     return {job: names[path] for job, path in paths.items()}
 
 

@@ -19,10 +19,9 @@ from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine import remote_devices
-from localspec.models import catalog, model_lookup, reference, short_names
+from localspec.models import catalog, model_lookup, model_names, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
-from localspec.report import pair_text
 from localspec.tui import downloads
 from localspec.tui.key_bindings import key_label
 from localspec.tui.text.wrapping import fit_to_width, one_line
@@ -67,6 +66,16 @@ class HomeRow(Struct, frozen=True):
     hub_search_text: str = ""
     """Words to search the hub for: only this row sends what was typed to it."""
     is_included: bool = False  # Whether the pair came with localspec.
+
+    @property
+    def reference_text(self) -> str:
+        """What one would type to open or download it; the search finds it, too."""
+        if self.reference is not None:
+            return self.reference
+        if self.pair is None:
+            return ""
+        model, _ = self.pair.requested_refs or ("", "")
+        return f"{model} {self.pair.target.name}"
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -342,7 +351,9 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
     matching = []
     for row in rows:
-        if has_all_words(f"{row.name} {row.description}", search_text):
+        if has_all_words(
+            f"{row.name} {row.description} {row.reference_text}", search_text
+        ):
             matching.append(row)
     return tuple(matching)
 
@@ -403,9 +414,12 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
         pair = pair_catalog.pairs[catalog.own_id(id_)]
         if pair.id not in listed:
             continue
+        _, _, type_ = id_.partition(":")
+        target = pair.target.find_type(type_) if type_ else None
+        names = model_names.name_catalog_pair(pair.with_target(target or pair.target))
         row = HomeRow(
-            name=pair.name + id_.removeprefix(pair.id),
-            description=_describe_uses(pair),
+            name=names.target,
+            description=_describe_ready(pair, names.draft),
             size=_format_size(resolved),
             speed=speeds.get(id_, ""),
             pair=resolved,
@@ -422,7 +436,6 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
         elif pair.target.package and (pair.draft is None or pair.draft.repo is None):
             starter = replace(
                 row,
-                name=pair.target.title,
                 description=pair.title,
                 is_included=True,
             )
@@ -442,11 +455,11 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
         if name:
             _, draft_ref = opened.portable_refs
             pair = replace(opened, requested_refs=(name, draft_ref))
-        titles = pair.titles(files)
-        draft = f"+ {titles.draft}" if titles.draft else "no draft model"
+        names = pair.names(files)
+        draft = f"guesses: {names.draft}" if names.draft else "no draft model"
         rows.append(
             HomeRow(
-                name=titles.target,
+                name=names.target,
                 description=draft,
                 size=_format_size(pair),
                 note=one_line(str(pair.target.parent)),
@@ -509,7 +522,7 @@ def _file_names(survey: MachineSurvey) -> dict[Path, str]:
     files = [model.path for model in survey.local_models]
     for pair in recent_pairs.load():
         files += [file for file in pair.files if file is not None]
-    return short_names.shorten(files, short_names.without_split)
+    return model_names.name_files(files)
 
 
 def _last_cells(folder: str) -> str:
@@ -538,7 +551,7 @@ def _find_suggested(
     others = [Candidate(pair, pair.size or 0) for pair in pair_catalog.pairs.values()]
     for candidate in (*survey.candidates, *others):
         pair = candidate.pair
-        text = f"{pair.name} {pair.title} {_describe_uses(pair)}"
+        text = f"{pair.id} {pair.name} {pair.title} {_describe_uses(pair)}"
         if pair.target.repo is not None and has_all_words(text, search_text):
             found.setdefault(catalog.own_id(pair.target.id), candidate)
     return list(found.values())[:_MAX_MATCHES]
@@ -565,7 +578,7 @@ def _downloadable_row(candidate: Candidate, survey: MachineSurvey) -> HomeRow:
     if candidate.plain_rate is not None:
         plain = f"{about_rate(candidate.plain_rate)} without draft"
     return HomeRow(
-        name=pair_text.format_pair_name(pair),
+        name=model_names.name_model(pair.target),
         description=description,
         size=size,
         speed=_format_speed(candidate),
@@ -581,6 +594,14 @@ def _is_known_not_to_fit(pair: CatalogPair, survey: MachineSurvey) -> bool:
     target = catalog.own_id(pair.target.id)
     fitting = [catalog.own_id(each.pair.target.id) for each in survey.candidates]
     return target not in fitting
+
+
+def _describe_ready(pair: CatalogPair, draft: str) -> str:
+    """What guesses tells the pairs of one target apart."""
+    parts = [f"guesses: {draft}"] if draft else []
+    if pair.use:
+        parts.append(", ".join(pair.use))
+    return " · ".join(parts)
 
 
 def _describe_uses(pair: CatalogPair) -> str:

@@ -84,10 +84,10 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/tokens off": "not marked", "/hlep": "Did you mean /help?", "/turns": "  2  /help",
         "/turns 9": "There is no", "/undo": "Undone: /help", "/bench": "localspec bench demo",
         "/anyway": "The model is already loaded.", "/logs": "engine", "/new": "New chat.",
-        "/private": "not saved", "/clear": "Cleared", "/model": "This chat: demo-target",
+        "/private": "not saved", "/clear": "Cleared", "/model": "This chat: Demo",
         "/ctx": " of 1,024 tokens.", "/ctx 512": "context 512", "/ctx x": "For example",
-        "/ctx 99999": "Use /ctx 1024 or less.", "/draft none": "From now on demo-target answers.",
-        "/model demo": "with demo-draft",
+        "/ctx 99999": "Use /ctx 1024 or less.", "/draft none": "From now on Demo answers.",
+        "/model demo": "(guesses: Demo draft)",
         "/preset save short": "Preset short is saved: temperature 0 · max_tokens 24 · ctx 512.",
         "/preset": f"  {'short':<38} temperature 0", "/preset none": "There is no preset 'none'",
         "/preset delete short": "deleted", "/regen": "The chat is empty",
@@ -103,7 +103,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
     text = kept.read_text(encoding="utf-8")
     # it stays with the edited question
     file = "notes.txt:\n```\nimport sys\nimport os\n```"
-    asked = f"# A chat with demo-target\n\n## You\n\n{file}\n\nclass A:\n\n## demo-target\n\n"
+    asked = f"# A chat with Demo\n\n## You\n\n{file}\n\nclass A:\n\n## Demo\n\n"
     assert text.startswith(asked)
 
 
@@ -114,7 +114,7 @@ def test_tab_paste_and_edit(demo: Dialogue) -> None:
     """
     demo.type("/sho\t")
     demo.until("/show")
-    assert "demo-target" in demo.line("")
+    assert "Demo" in demo.line("")
     demo.paste("def f(a):\n    b = a\n")
     demo.until("b = a")
     assert "guesses right" not in demo.said[demo.said.rindex("def f(a):") :]

@@ -254,7 +254,7 @@ def recorded(zoo: Zoo) -> Path:
 
 def test_marks_and_words(recorded: Path) -> None:
     done = localspec("replay", recorded)
-    assert done.code == 0 and done.text.startswith("parrot.gguf with parrot.gguf\n")
+    assert done.code == 0 and done.text.startswith("parrot (guesses: parrot)\n")
     assert "  0  plain" in done.text and " Hello·" in done.text and "ˢ" in done.text
     assert "7 of 7 guesses right, 3.0 tokens per step" in done.text
     assert done.text.endswith("The model ended the answer.\n") and not harmful(done.out)

@@ -34,7 +34,7 @@ def started(
         url = ""
         for line in process.stderr:
             lines.append(line)
-            found = re.search(r"serving \S+ at (http\S+)/v1", line)
+            found = re.search(r"serving .+ at (http\S+)/v1", line)
             if found is not None:
                 url = found[1]
             if "ctrl+c" in line:

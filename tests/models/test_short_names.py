@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.models import short_names
+from localspec.models import model_names, short_names
 
 CACHE = "/home/me/.cache/huggingface/hub"
 
@@ -60,8 +60,11 @@ def test_splits_of_one_model_are_different_downloads_but_one_model() -> None:
         "b-00001-of-00002",
         "b-00002-of-00002",
     ]
-    named = short_names.shorten(splits[:1], short_names.without_split)
-    assert named[splits[0]] == "b"
+    assert list(model_names.name_files(splits).values()) == [
+        "b, part 1 of 2",
+        "b, part 2 of 2",
+    ]
+    assert model_names.name_files(splits[:1]) == {splits[0]: "b"}
 
 
 @pytest.mark.parametrize("ending", ["\x01", "\x02"])

@@ -15,7 +15,12 @@ HALF = LoadProgress("reading", "big\x1b[31m.gguf", 0.5)
         (LoadProgress("planning"), 0.4, "choosing settings that fit"),
         (LoadProgress("checking", "big.gguf"), 3.2, "checking the file   3 s"),
         (LoadProgress("starting"), 75.0, "starting the engine   1 min 15 s"),
-        (HALF, 0.0, f"reading big.gguf   {'█' * 10}{' ' * 10}   50 %"),
+        (HALF, 0.0, f"reading big   {'█' * 10}{' ' * 10}   50 %"),
+        (
+            LoadProgress("reading", "SmolLM2-135M-Instruct.Q4_1.gguf", 0.5),
+            0.0,
+            f"reading SmolLM2 135M   {'█' * 10}{' ' * 10}   50 %",
+        ),
         (
             LoadProgress("preparing", "big.gguf", 1.0),
             2.0,

@@ -21,7 +21,7 @@ def test_names_say_nothing_twice() -> None:
         "qwen3.8-27b+mtp": "qwen3.8-27b+mtp",
         "phi-4+lookup": "phi-4",
     }
-    assert {name: pair_text.format_pair_name(pairs[name]) for name in shown} == shown
+    assert {name: pairs[name].name for name in shown} == shown
     assert (
         pair_text.format_licences(pairs["gemma-4-31b+gemma-4-31b-mtp"]) == "apache-2.0"
     )
@@ -30,6 +30,6 @@ def test_names_say_nothing_twice() -> None:
 def test_a_name_keeps_the_quantisation_and_an_id_of_the_users_own() -> None:
     pair = catalog.load().pairs["phi-4+lookup"]
     other_target = replace(pair.target, id="phi-4:Q8_0", type="Q8_0")
-    assert pair_text.format_pair_name(pair.with_target(other_target)) == "phi-4:Q8_0"
+    assert pair.with_target(other_target).name == "phi-4:Q8_0"
     own = name_pair("my+lookup-test", "phi-4", None, ())
     assert own == "my+lookup-test"

@@ -11,6 +11,8 @@ from localspec.chat.history.records import (
     NewChat,
     SavedChat,
     SearchHit,
+    name_answers,
+    name_chat_model,
     name_models,
 )
 from localspec.chat.history.store import ChatHistory

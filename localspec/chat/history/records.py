@@ -21,10 +21,12 @@ from msgspec.structs import replace
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
 from localspec.chat.settings import ChatSettings
 from localspec.chat.titles import replace_old_title
-from localspec.models import short_names
+from localspec.models import catalog, model_names
+from localspec.models.catalog import Catalog
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_values import JsonError, from_json, parse_object
+from localspec.sanitize import sanitize
 
 _T = TypeVar("_T")
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
@@ -47,7 +49,9 @@ class ChatPair(Struct, frozen=True):
 
     model: str  # A reference or a path.
     draft: str = "auto"  # A reference, a path, `auto` or `none`.
-    name: str = ""  # The model's display name.
+    name: str = (
+        ""  # Of the file that answers: screens show what `model_names` says of it.
+    )
     thinking: tuple[str, str] | None = None  # The markers before and after thinking.
 
 
@@ -90,24 +94,75 @@ class ChatListEntry(Struct, frozen=True):
 
 
 def name_models(chats: Iterable[ChatListEntry]) -> dict[int, str]:
-    """The model of each chat, by the chat's id.
+    """The shown name of the model of each chat, by the chat's id.
 
     The saved name of a file may be that of another file, which another chat used: where
     both are listed, they are told apart by what they were opened by.
     """
-    shown: dict[int, str] = {}
-    paths: dict[int, PurePath] = {}
+    catalogue, _ = catalog.load_valid()  # others report an invalid file
+    by_pair: dict[tuple[str, str], str] = {}
+    paths: dict[tuple[str, str], PurePath] = {}
+    keys: dict[int, tuple[str, str]] = {}
     for chat in chats:
-        shown[chat.id] = chat.pair.name
-        if "/" in chat.pair.model and chat.pair.name:
-            folder = PurePath(chat.pair.model.partition(":")[0])
-            if os.path.isabs(chat.pair.model):
-                folder = PurePath(chat.pair.model).parent
-            paths[chat.id] = folder / PurePath(chat.pair.name).name
-    names = short_names.shorten(paths.values())
-    for chat_id, path in paths.items():
-        shown[chat_id] = names[path]
-    return shown
+        key = (chat.pair.model, chat.pair.name)
+        keys[chat.id] = key
+        if key in by_pair or key in paths:
+            continue
+        path = _find_path(chat.pair)
+        if path is None:
+            by_pair[key] = _name_model(chat.pair, catalogue)
+        else:
+            paths[key] = path
+    by_path = model_names.name_files(paths.values(), catalogue)
+    for key, path in paths.items():
+        by_pair[key] = by_path[path]
+    return {chat_id: by_pair[key] for chat_id, key in keys.items()}
+
+
+def _find_path(pair: ChatPair) -> PurePath | None:
+    """The file that a chat was opened by, or that its repository has; None for an id."""
+    if "/" not in pair.model or not pair.name:
+        return None
+    folder = PurePath(pair.model.partition(":")[0])
+    if os.path.isabs(pair.model):
+        folder = PurePath(pair.model).parent
+    return folder / PurePath(pair.name).name
+
+
+def name_chat_model(pair: ChatPair) -> str:
+    """The shown name of the model of one chat; empty if it is unknown."""
+    catalogue, _ = catalog.load_valid()
+    return _name_model(pair, catalogue)
+
+
+def _name_model(pair: ChatPair, catalogue: Catalog) -> str:
+    """By its file's name, which says the quantisation, too.
+
+    By the id where the catalogue does not say how the file is called.
+    """
+    shown = model_names.name_recorded([pair.name], catalogue)[pair.name]
+    if shown and shown != sanitize(pair.name, multiline=False):
+        return shown
+    listed = model_names.find_referenced(pair.model, catalogue)
+    if listed is None or listed.file:
+        return shown
+    return model_names.name_model(listed)
+
+
+def name_answers(
+    chat_model: str, pair: ChatPair, turns: Iterable[Turn]
+) -> dict[str, str]:
+    """The shown name of the model that wrote each answer, by `Turn.model`.
+
+    `chat_model`: that of the chat's pair, which also wrote what says no model.
+    """
+    recorded = {turn.model for turn in turns if turn.model}
+    names = model_names.name_recorded(recorded)
+    others = [names[model] for model in recorded if model != pair.name]
+    if chat_model and chat_model not in others:
+        names[pair.name] = chat_model
+    names[""] = chat_model
+    return names
 
 
 class SavedChat(Struct, frozen=True):

@@ -34,7 +34,7 @@ from localspec.machine import (
 )
 from localspec.machine.background_process import OnProcessStart
 from localspec.machine.type_speeds import TypeSpeed
-from localspec.models import draft_heads
+from localspec.models import draft_heads, model_names
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES
@@ -357,8 +357,9 @@ def choose_faster_copy(path: Path, notify: Callable[[Notice], None] | None) -> P
         return path
     if notify is not None and not _is_listed(DataFile.USED_COPIES, copy.path):
         _add_to_list(DataFile.USED_COPIES, copy.path)
+        name = model_names.name_files([path])[path]
         message = (
-            f"{copy.source.stem} answers faster from now on: a copy that suits this CPU "
+            f"{name} answers faster from now on: a copy that suits this CPU "
             "was made while nothing was asked."
         )
         notify(Notice("info", "converted", message))

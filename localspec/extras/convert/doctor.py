@@ -24,7 +24,9 @@ def check_weight_types(
     if device_detection.detect_devices().devices:
         return
     copied = {header.keys.get(conversion.ORIGIN_KEY) for _, header in models}
-    names = short_names.shorten([model.path for model, _ in models], str)
+    names = short_names.shorten(
+        (model.path for model, _ in models), short_names.file_name
+    )
     for model, header in models:
         if model.origin == "package" or model.path.name in copied:
             continue

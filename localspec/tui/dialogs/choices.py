@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.context_window import ContextOverflow
-from localspec.chat.front_end import PickerChoices
+from localspec.chat.front_end import PickerChoices, PickerRow
 from localspec.chat.settings import OverflowPolicy
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
@@ -78,9 +78,9 @@ class PickerScreen(ModalScreen[str | None]):
         self._current = current
         self._pair = pair
         self._initial = initial
-        self._rows: Sequence[tuple[str, str]] = ()
-        self._names: list[str] = []  # Those listed now.
-        self._marked = ""  # The name of the chat's pair.
+        self._rows: Sequence[PickerRow] = ()
+        self._words: list[str] = []  # Of those listed now.
+        self._marked = ""  # The word of the chat's pair.
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -111,13 +111,15 @@ class PickerScreen(ModalScreen[str | None]):
     @on(Input.Changed)
     def _fill_list(self) -> None:
         words = self.query_one(Input).value.lower().split()
-        rows = [row for row in self._rows if _contains_words(row[0], words)]
-        self._names = [name for name, _ in rows]
+        rows = [row for row in self._rows if _contains_words(row.text, words)]
+        self._words = [row.word for row in rows]
         option_list = self.query_one(OptionList)
         option_list.clear_options()
-        for name, description in rows:
-            shown = one_line(name)
-            line = Content.assemble(shown, (f"  {description}", "$muted"))
+        for row in rows:
+            shown = row.name or row.word
+            parts = [row.about] if shown == row.word else [row.about, row.word]
+            about = " · ".join(part for part in parts if part)
+            line = Content.assemble(one_line(shown), (f"  {one_line(about)}", "$muted"))
             option_list.add_option(Option(line))
         if not rows:
             text = _NO_MATCH if words else _NO_CHOICE
@@ -127,28 +129,28 @@ class PickerScreen(ModalScreen[str | None]):
 
     def _index_to_mark(self, *, is_searching: bool) -> int | None:
         """The current choice, until something is typed; then the first match."""
-        if not self._names:
+        if not self._words:
             return None
         for current in (self._marked, self._current):
-            if not is_searching and current in self._names:
-                return self._names.index(current)
+            if not is_searching and current in self._words:
+                return self._words.index(current)
         return 0
 
     def action_go(self, by: int) -> None:
         option_list = self.query_one(OptionList)
         if option_list.highlighted is not None:
-            last = len(self._names) - 1
+            last = len(self._words) - 1
             option_list.highlighted = max(0, min(last, option_list.highlighted + by))
 
     @on(OptionList.OptionSelected)
     def _take_clicked(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._names[event.option_index])
+        self.dismiss(self._words[event.option_index])
 
     @on(Input.Submitted)
     def _take_highlighted(self, event: Input.Submitted) -> None:
         index = self.query_one(OptionList).highlighted
         if index is not None:
-            self.dismiss(self._names[index])
+            self.dismiss(self._words[index])
         elif self._choices.takes_text:
             self.dismiss(event.value.strip())
 

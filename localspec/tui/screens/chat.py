@@ -527,7 +527,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
         titles = (pair_name, topic)
         if titles != self._drawn_titles:
             self._drawn_titles = titles
-            self.query_one("#pair", Static).update(Content(pair_name))
+            model = one_line(session.model_name)
+            guesses = pair_name.removeprefix(model)
+            title = Content.assemble(model, (guesses, "not bold $muted"))
+            self.query_one("#pair", Static).update(title)
             self.query_one("#topic", Static).update(Content(topic))
 
     def _watch_server(self) -> None:

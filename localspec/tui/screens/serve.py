@@ -24,6 +24,7 @@ from localspec.units import duration, gib, percent, short_count, token_rate
 
 if TYPE_CHECKING:
     from localspec.serve.http_server import ServerThread
+    from localspec.serve.served_model import ServedModel
 
 _DRAW_SECONDS = 0.25
 _COLUMNS = (3, 6, 11, -13, -8, -12, -13, -9)
@@ -108,7 +109,7 @@ def format_totals(server: ServerThread) -> list[str]:
         return ["Loading the model. Until then, requests get status 503."]
     totals = activity.totals
     lines = [
-        _format_model(server.ready),
+        _format_model(server.served, server.ready),
         _format_request_counts(activity),
     ]
     if activity.prompt_tokens:
@@ -147,10 +148,8 @@ def _format_tokens(activity: ServerActivity) -> str:
     return "   ".join(parts)
 
 
-def _format_model(ready: EngineReady) -> str:
-    name = one_line(ready.model)
-    if ready.draft:
-        name += f" with {one_line(ready.draft)}"
+def _format_model(served: ServedModel, ready: EngineReady) -> str:
+    name = one_line(served.name_loaded(ready))
     target = ready.settings.get("target") or {}
     parts = [name, f"context {target.get('n_ctx', 0):,}"]
     memory = ready.memory.get("used") or ready.memory.get("predicted")

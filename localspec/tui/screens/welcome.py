@@ -13,7 +13,7 @@ from textual.widgets import Static
 from localspec import data_files, paths
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
-from localspec.models import catalog, model_lookup
+from localspec.models import catalog, model_lookup, model_names
 from localspec.paths import DataFile
 from localspec.report import pair_text
 from localspec.tui.app_options import AppOptions
@@ -47,7 +47,7 @@ class WelcomeScreen(Screen[FirstChoice | None]):
         pair = catalogue.pairs.get(model_lookup.default_pair_id(catalogue))
         self._first_choice = ("the demo", "installed: see speculation at work")
         if pair is not None and pair.target.package:
-            self._first_choice = (pair.target.title, pair.title)
+            self._first_choice = (model_names.name_model(pair.target), pair.title)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="page"):
@@ -104,7 +104,7 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
     if best is None:
         yield "Little memory is free: only the demo and very small models will run."
     else:
-        yield f"Runs {_size_text(best)}: {pair_text.format_pair_name(best.pair)}"
+        yield f"Runs {_size_text(best)}: {model_names.name_model(best.pair.target)}"
     if survey.unused_gpu_hint:
         yield "This llama.cpp build cannot use your GPU: f9 fixes that."
     elif best is not None and best.bytes_to_free:

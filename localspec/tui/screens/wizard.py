@@ -18,7 +18,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.front_end import PickerChoices
+from localspec.chat.front_end import PickerChoices, PickerRow
 from localspec.errors import LocalspecError
 from localspec.fit.plan import Plan
 from localspec.launch import ResolvedPair
@@ -340,7 +340,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def action_card(self) -> None:
         gpus = {what_if.gpu_name(gpu): gpu for gpu in (None, *what_if.list_gpus())}
-        names = [(name, "") for name in gpus]
+        rows = [PickerRow(name) for name in gpus]
 
         def on_dismiss(name: str | None) -> None:
             if name is not None:
@@ -350,7 +350,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         choices = PickerChoices(
             heading="Estimate for another GPU",
             placeholder="4060, 7900 xtx, M4 Pro",
-            load=lambda: names,
+            load=lambda: rows,
             takes_text=False,
         )
         dialog = PickerScreen(choices, what_if.gpu_name(self.what_if.gpu))

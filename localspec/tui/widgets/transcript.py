@@ -172,9 +172,9 @@ class Transcript(TextView, can_focus=False):
         self._thinking_markers = markers
         self.deactivate_cursor()
         self.turns.clear()
-        model_name = session.model_name
+        names = session.name_answers()
         for turn in session.conversation.turns:
-            speaker = Speaker(turn.model or model_name, session.completes_text)
+            speaker = Speaker(names[turn.model], session.completes_text)
             old = shown.get(turn.id)
             if old is not None and old.turn is turn and old.speaker == speaker:
                 self.turns.append(old)
@@ -193,7 +193,8 @@ class Transcript(TextView, can_focus=False):
 
     def add_turn(self, session: ChatSession, turn: Turn) -> None:
         """Appends a turn, and follows the end again."""
-        speaker = Speaker(turn.model or session.model_name, session.completes_text)
+        names = session.name_answers()
+        speaker = Speaker(names[turn.model], session.completes_text)
         make = partial(
             self._make_text, turn, speaker, session.conversation, is_stored=False
         )

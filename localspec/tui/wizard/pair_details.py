@@ -12,7 +12,7 @@ from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import DeviceFit, FitVerdict, Plan
 from localspec.fit.shape import ModelShape
 from localspec.machine import published
-from localspec.models import pair_compatibility
+from localspec.models import model_names, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.report import memory, pair_text
@@ -103,36 +103,34 @@ def _add_label(label: str, lines: Iterable[Content]) -> list[Content]:
 
 
 def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
-    """The models' names, and at the right or below them licences and sizes."""
+    """The names, at the right or below them licences and sizes; then what one types."""
     pair = page.candidate.pair
-    name = Content.assemble(
-        (pair_text.format_model(pair.target), "bold"), *_drafter_cells(pair)
-    )
+    names = model_names.name_catalog_pair(pair)
+    drafter = names.text.removeprefix(names.target)
+    name = Content.assemble((names.target, "bold"), (drafter, "$muted"))
     facts = list(_title_facts(page))
     joined = " · ".join(facts)
     gap = width - name.cell_length - len(joined)
     if gap >= 2:
         yield Content.assemble(name, " " * gap, (joined, "$muted"))
-        return
-    yield name.truncate(width, ellipsis=True)
-    while len(joined) > width and len(facts) > 1:  # The first ones matter most.
-        facts.pop()
-        joined = " · ".join(facts)
-    yield Content.styled(fit_to_width(joined, width).rstrip(), "$muted")
+    else:
+        yield name.truncate(width, ellipsis=True)
+        while len(joined) > width and len(facts) > 1:  # The first ones matter most.
+            facts.pop()
+            joined = " · ".join(facts)
+        yield Content.styled(fit_to_width(joined, width).rstrip(), "$muted")
+    ids = Content.styled(_describe_ids(pair), "$muted")
+    yield ids.truncate(width, ellipsis=True)
 
 
-def _drafter_cells(pair: CatalogPair) -> Iterator[tuple[str, str]]:
-    """What drafts: a model, a head in its own file, or a head within the target's file.
-
-    Nothing if the drafts come from the text: then there is no second model to name.
-    """
-    if pair.draft is not None:
-        yield "  with  ", "$muted"
-        yield pair_text.format_model(pair.draft), "bold"
-        return
-    head = draft_kinds.head_title(pair.draft_kind)
-    if head:
-        yield f"  with its own {head} layer", "$muted"
+def _describe_ids(pair: CatalogPair) -> str:
+    """The id, which commands take, and the files."""
+    files = [
+        model.file.rpartition("/")[2] or model.quantization
+        for model in (pair.target, pair.draft)
+        if model is not None
+    ]
+    return one_line(f"{pair.name} · {' + '.join(files)}")
 
 
 def _drafts_from_text(pair: CatalogPair) -> bool:

@@ -19,9 +19,9 @@ from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import FitVerdict, Plan
 from localspec.fit.suggestions import PairSuggestion
 from localspec.launch import ResolvedPair
-from localspec.models import catalog, model_lookup
+from localspec.models import catalog, model_lookup, model_names
 from localspec.models.catalog import Catalog, CatalogPair
-from localspec.report import memory, pair_text
+from localspec.report import memory
 from localspec.tui.text.report_content import role_style
 from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
 from localspec.tui.wizard.what_if import WhatIf
@@ -301,7 +301,8 @@ def hidden_line(hidden: HiddenCandidates) -> Content:
 def candidate_line(candidate: Candidate, *, is_downloaded: bool, width: int) -> Content:
     """Its figures and the reason for its group; or only why it is not to be taken."""
     columns = ShortlistColumns.for_width(width)
-    name = f"{fit_to_width(pair_text.format_pair_name(candidate.pair), columns.name)} "
+    shown = model_names.name_model(candidate.pair.target)
+    name = f"{fit_to_width(shown, columns.name)} "
     problem = _find_problem(candidate)
     if problem:
         room = width - columns.name - 1

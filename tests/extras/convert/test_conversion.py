@@ -373,7 +373,7 @@ def test_a_conversation_goes_on_with_the_file_that_began_it(packaged: Path) -> N
     pair = ResolvedPair(packaged, None)
     begun = ChatSession(pair)
     begun.conversation.ask("Hello?")
-    begun.conversation.set_model(begun.model_name)
+    begun.conversation.set_model(begun.recorded_name)
     assert loaded_file(begun) == packaged
 
     conversion.make_faster_copy(packaged, lambda _: None)

@@ -1,8 +1,11 @@
 """The live board of `localspec serve`."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
+from localspec.chat.settings import ChatSettings
+from localspec.launch import ResolvedPair
 from localspec.protocol.events import (
     EngineReady,
     GenerationFinished,
@@ -16,6 +19,7 @@ from localspec.serve.request_metrics import (
     RequestState,
     ServerActivity,
 )
+from localspec.serve.served_model import ServedModel
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -59,11 +63,19 @@ def plain_round(n: int) -> Round:
     )
 
 
+SERVED = ServedModel(
+    "Qwen3-8B-Q4_K_M",
+    ResolvedPair(Path("Qwen3-8B-Q4_K_M.gguf"), Path("Qwen3-0.6B-Q8_0.gguf")),
+    ChatSettings(),
+)
+
+
 @dataclass
 class FakeServer:
     url: str = "http://127.0.0.1:8080"
     activity: ServerActivity = field(default_factory=ServerActivity)
     ready: EngineReady | None = READY
+    served: ServedModel = SERVED
     is_running: bool = True
 
     def answer(

@@ -138,7 +138,7 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
         await shown.press("escape")
         await settled(pilot)
         rows = shown.top(HomeScreen)._list.rows
-        assert [row.name for row in rows] == ["SmolLM2 135M", "demo"]
+        assert [row.name for row in rows] == ["SmolLM2 135M", "Demo"]
         await shown.sees("chat model, installed")
         assert "×" not in shown.shown  # no speed-up is promised
         await shown.press("enter")

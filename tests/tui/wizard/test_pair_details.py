@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from localspec import launch
+from localspec import draft_kinds, launch
 from localspec.chat.session import ChatSession
 from localspec.draft_kinds import heads
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import ResolvedPair
-from localspec.models import catalog
+from localspec.models import catalog, model_names
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
 from localspec.report import memory
@@ -59,7 +59,7 @@ def with_one_vocabulary(target: str, head: str, zoo: Zoo) -> PairShapes:
 DSPARK = "dspark-qwen3-8b"
 HEAD_PAGES = {
     "a head": (DSPARK, (
-        "with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on",
+        "(guesses: DSpark head)", "qwen3-8b+dspark · ", "This draft", "DSpark head: trained on",
         "DSpark head fits its target", "as reported for DSpark heads",
         "speculative", "tok/s", "from the files' headers",
     )),
@@ -107,18 +107,21 @@ def test_a_draft_in_a_file_of_its_own_is_named(kind: str) -> None:
     model = catalog.load().models["qwen3-8b"]
     draft = replace(model, id=f"the-{kind}", kind=kind, file="D-Q8_0.gguf")
     title = make_title(CatalogPair("a+b", "A", "a+b", model, draft))
-    assert f"  with  the-{kind} Q8_0 " in title
+    head = draft_kinds.head_title(kind)
+    guesses = f"{head} head" if head else "Qwen3 8B"
+    assert title.startswith(f"Qwen3 8B (guesses: {guesses}) ")
 
 
 def test_every_pair_of_the_catalogue_is_called_by_what_drafts() -> None:
     for pair in catalog.load().pairs.values():
         title = make_title(pair)
         if pair.draft is not None:
-            assert f"  with  {pair.draft.id} " in title
+            names = model_names.name_catalog_pair(pair)
+            assert f"(guesses: {names.draft}) " in title
         elif pair.draft_kind == "lookup":
-            assert " with " not in title
+            assert "guesses" not in title
         else:
-            assert "  with its own MTP layer" in title
+            assert "(guesses: its MTP layer)" in title
 
 
 # --- a target that is opened alone
@@ -154,11 +157,11 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(
     pair = launch.with_default_draft(ResolvedPair(target, None))
     assert pair.draft == head
     assert "Drafting with the EAGLE-3 head eagle3-deep.gguf" in draft_note(pair)
-    assert ChatSession(pair).pair_name == "deep + eagle3-deep"
+    assert ChatSession(pair).pair_name == "deep (guesses: eagle3-deep)"
 
 
 def test_a_layer_of_the_models_own_is_named(with_own_layer: ResolvedPair) -> None:
-    assert ChatSession(with_own_layer).pair_name == "inside + built-in MTP layer"
+    assert ChatSession(with_own_layer).pair_name == "inside (guesses: its MTP layer)"
     assert draft_note(with_own_layer) == "Drafting with the model's own MTP layer."
 
 
@@ -171,7 +174,7 @@ def test_a_layer_of_the_models_own_is_counted_once(
 
 
 def test_a_model_that_drafts_for_itself_has_no_layer_in_its_name(target: Path) -> None:
-    assert ChatSession(ResolvedPair(target, target)).pair_name == "deep + deep"
+    assert ChatSession(ResolvedPair(target, target)).pair_name == "deep (guesses: deep)"
 
 
 def test_a_head_that_was_named_needs_no_note(target: Path, head: Path) -> None:
