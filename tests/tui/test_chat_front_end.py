@@ -44,7 +44,7 @@ async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) ->
         await chat.press("d", "r", "a", "f", "t", "f12")
         await chat.reaches(PickerScreen)
         await chat.sees("alpha-Q8_0 0.5 MB")
-        await chat.sees("now: qwen3-8b + qwen3-0.6b")
+        await chat.sees("now: qwen3-8b (guesses: qwen3-0.6b)")
 
         await chat.press("b", "e", "t", "enter")
         await chat.until("ready")

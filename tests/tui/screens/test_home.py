@@ -398,7 +398,7 @@ def test_a_search_finds_a_model_by_its_own_words_only() -> None:
     survey = MachineSurvey(machine_profile=PLACE, candidates=found)
     names = [row.name for row in make_rows(survey, "catalogue", "qwen3.5")]
     assert names
-    assert all("qwen3.5" in name for name in names)
+    assert all("Qwen3.5" in name for name in names)
 
 
 @pytest.mark.pictures

@@ -178,7 +178,7 @@ def test_what_this_computer_can_do_and_what_is_unknown(tmp_path: Path) -> None:
     """The pictures show one card, and none."""
     line, room, _ = welcome._capability_lines(survey(tmp_path, "several-cards"))
     assert line == "2 × NVIDIA GeForce RTX 4070, together 24.0 GB, 21.8 GB free"
-    assert room == "Runs models of about 15 billion parameters: phi-4"
+    assert room == "Runs models of about 15 billion parameters: Phi-4"
     seen = survey(tmp_path, "one-card")
     strange = replace(
         wizards.PLACE, devices=(Device("Vulkan0", "\x1b[31mcard"), SMALLER)
