@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from localspec.fit import advice, suggestions
 from localspec.fit.advice import Advice, AdviceGroup
 from localspec.fit.suggestions import SuggestionCriteria
-from localspec.models import catalog
+from localspec.models import catalog, model_names
 from localspec.models.catalog import own_id
 from tests.support.long_cases import often
 from tests.support.shapes import computer, with_card
@@ -120,7 +120,10 @@ def test_each_group_is_what_its_title_says(machine: str) -> None:
                 assert suggestion.is_partly_in_ram
             case AdviceGroup.TOO_SLOW:
                 assert each.reason.startswith("too slow")
-                assert f"take {first.name} (≈ " in each.reason
+                assert (
+                    f"take {model_names.name_model(first.suggestion.pair.target)} (≈ "
+                    in each.reason
+                )
             case AdviceGroup.OLDER:
                 assert suggestion.pair.target.tier != "current"
             case AdviceGroup.OTHER:
