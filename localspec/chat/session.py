@@ -213,11 +213,6 @@ class ChatSession:
         return PairNames(self.model_name, self.draft_name).text
 
     @property
-    def draft_name(self) -> str:
-        """Empty without a draft."""
-        return self._titles.draft
-
-    @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
         """The pair must be loaded again if one of these changes."""
         return self.pair, self.settings.ctx, self.settings.exact
