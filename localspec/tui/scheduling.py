@@ -41,13 +41,20 @@ def set_reliable_timer(
 
 
 FRAME_SECONDS = 0.04  # Minimum time between two redraws: at most 25 per second.
-MAX_FRAME_SECONDS = 0.12
-# Maximum share of a CPU core for drawing while an answer streams.
-MAX_DRAWING_SHARE = 0.15
+MAX_FRAME_SECONDS = 0.25
+MAX_DRAWING_SHARE = 0.1  # Of a CPU core, while an answer streams.
 
 
 class FramePacer:
-    """Spaces out the redraws of a streaming answer: the engine needs the cores."""
+    """Spaces out the redraws of a streaming answer: the engine needs the cores.
+
+    llama.cpp computes on all of them, and what one thread of it loses to a frame, the
+    others wait for. So a frame may use a tenth of the time. For example, lines that
+    scroll cost 8 ms of CPU a frame, and there are 12 frames a second, each 80 ms. In a
+    paragraph that grows a frame costs 3 ms, which would allow one each 30 ms; there are
+    25 a second, each 40 ms. On a slow computer a frame costs 40 ms: then there are four
+    a second, the fewest.
+    """
 
     def __init__(
         self, min_seconds: float = FRAME_SECONDS, max_seconds: float = MAX_FRAME_SECONDS

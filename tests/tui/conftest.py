@@ -23,7 +23,7 @@ from localspec import paths
 from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import chat, home, log, measurement, serve, wizard
-from localspec.tui.widgets import speculation_panel, transcript
+from localspec.tui.widgets import transcript
 from tests.tui.screen_states import SHELF
 
 MADE_WITH = ((3, 11), "8.2.8")
@@ -139,12 +139,12 @@ def no_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
     monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
     short = 0.04
+    monkeypatch.setattr(chat, "FIGURES_SECONDS", short)
     monkeypatch.setattr(chat, "SERVER_POLL_SECONDS", short)
     monkeypatch.setattr(home, "_DOWNLOAD_POLL_SECONDS", short)
     monkeypatch.setattr(log, "_POLL_SECONDS", short)
     monkeypatch.setattr(measurement, "_FRAME_SECONDS", short)
     monkeypatch.setattr(serve, "_DRAW_SECONDS", short)
-    monkeypatch.setattr(speculation_panel, "REFRESH_SECONDS", short)
     monkeypatch.setattr(wizard, "_DIAL_SETTLE_SECONDS", short)
 
 

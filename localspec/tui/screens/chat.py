@@ -68,6 +68,7 @@ from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
 from localspec.tui.widgets.screen_frame import (
     CenteredLayout,
     RaisedColumn,
+    RowCompositor,
     StatusBar,
 )
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
@@ -79,6 +80,8 @@ from localspec.units import count
 LATE_ESCAPE_SECONDS = 1.0
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
+FIGURES_SECONDS = 0.25
+"""Between two drawings of all but the text while an answer streams: at most four a second."""
 SERVER_POLL_SECONDS = 0.5  # Between two looks at who waits for the shared engine.
 
 
@@ -96,6 +99,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
     ) -> None:
         """`found`: a search match to show first."""
         super().__init__()
+        self._compositor = RowCompositor()
         self.session = session
         self.runner = runner
         self.options = options
@@ -113,6 +117,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._frames = LiveFrames()  # Of the answer that streams.
         self._drawn_guess = NO_GUESS
         self._frame_timer: asyncio.TimerHandle | None = None
+        self._draw_timer: asyncio.TimerHandle | None = None  # Of `_draw_soon`.
         self._ended: AnswerEnded | None = None
         """How the answer has ended, while slow motion still shows it."""
         self._played = SpeculationStats()
@@ -122,6 +127,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._is_wait_told = False  # That clients of the server wait for this answer.
         self._had_guesses = False  # When this was drawn last.
         # As `time.monotonic`:
+        self._draw_time = float("-inf")  # Of the last `draw`.
         self._stop_time: float | None = None  # When this answer was stopped.
         self._end_time = float("-inf")  # When the last answer ended.
         self._escape_time = float("-inf")
@@ -410,7 +416,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
             ended = self._ended
             self._ended = None
             self._finish_answer(ended)
-        self.draw()
+            self.draw()
+            return
+        self._draw_soon()
 
     @property
     def _shown_stats(self) -> SpeculationStats:
@@ -485,8 +493,18 @@ class ChatScreen(CenteredLayout, Screen[None]):
     # --- drawing
     # ----------------------------------------------------------------------------
 
+    def _draw_soon(self) -> None:
+        """Draws the figures of an answer that streams; several calls draw once."""
+        if self._draw_timer is None:
+            wait = max(0.0, self._draw_time + FIGURES_SECONDS - time.monotonic())
+            self._draw_timer = set_reliable_timer(self, wait, self.draw)
+
     def draw(self) -> None:
         """Redraws everything but the transcript."""
+        self._draw_time = time.monotonic()
+        if self._draw_timer is not None:
+            self._draw_timer.cancel()
+            self._draw_timer = None
         session = self.session
         self.transcript.show_thinking(session.settings.show_thinking)
         for notice in session.take_notices():

@@ -131,6 +131,7 @@ class MessageComposer(TextArea):
         """Position in `_typed_texts`; its length: the message being written."""
         self._loaded_text = ""  # An earlier question, put into the field to be edited.
         self._n_attaching = 0  # Texts that a thread still prepares as files.
+        self._shown_size = Content("")
         # When something was typed last, as `time.monotonic`.
         self.typed_at = float("-inf")
 
@@ -176,13 +177,16 @@ class MessageComposer(TextArea):
             text = ""  # A command is not sent to the model.
         size = self._session.estimate_tokens(text)
         left = self._session.tokens_left
-        if not size or left is None:
-            self.border_subtitle = Content("")
-            return
-        tokens = "1 token" if size == 1 else f"{short_count(size)} tokens"
-        label = f"about {tokens}, {short_count(max(0, left))} left"
-        style = self.app.theme_variables["warning"] if size > left else ""
-        self.border_subtitle = Content.styled(label, style)
+        shown = Content("")
+        if size and left is not None:
+            tokens = "1 token" if size == 1 else f"{short_count(size)} tokens"
+            label = f"about {tokens}, {short_count(max(0, left))} left"
+            style = self.app.theme_variables["warning"] if size > left else ""
+            shown = Content.styled(label, style)
+        # Textual would draw the field again, whatever the new value is.
+        if not shown.is_same(self._shown_size):
+            self._shown_size = shown
+            self.border_subtitle = shown
 
     def _remember_text(self) -> None:
         if self.text.strip() and self._typed_texts[-1:] != [self.text]:

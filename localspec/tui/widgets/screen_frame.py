@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rich.cells import cell_len
+from textual._compositor import Compositor
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size, Spacing
 from textual.layout import DockArrangeResult, WidgetPlacement
+from textual.strip import Strip
 from textual.widgets import Static
+from textual.widgets._toast import ToastRack
 
 from localspec.report.speculation import Phase, view_speculation
 from localspec.tui.chat_phase import ChatPhase
@@ -102,6 +105,32 @@ class CenteredLayout(_Container):
         return centered
 
 
+class RowCompositor(Compositor):
+    """Makes the rows that are drawn, and no others, of the widgets that are in them.
+
+    Textual asks each widget that shares a container with what has changed for all of its
+    rows. Where the last row of an answer grows by a word, that is all rows of the
+    transcript, of the panel beside it and of the containers around both.
+    """
+
+    def _get_renders(
+        self, crop: Region | None = None
+    ) -> Iterator[tuple[Region, Region, list[Strip]]]:
+        """Each widget's region, the part of it that is drawn, and its strips of that."""
+        width, height = self.size
+        rows = Region(0, 0, width, height)
+        if crop is not None:
+            rows = Region(0, crop.y, width, crop.height)
+        for widget, (region, clip) in self.visible_widgets.items():
+            shown = region.intersection(clip)
+            if crop is not None and not crop.overlaps(shown):
+                continue
+            drawn = shown.intersection(rows)
+            if drawn:
+                part = drawn.translate(-region.offset)
+                yield region, clip.intersection(rows), widget.render_lines(part)
+
+
 class NotificationFloor(_Container):
     """Mix-in of what is above the last line: notifications appear above it.
 
@@ -120,7 +149,13 @@ class NotificationFloor(_Container):
 
     def _move_notifications(self, height: int) -> None:
         bottom = height + _LAST_LINE_HEIGHT
-        self.screen.query("ToastRack").set_styles(f"margin: 0 1 {bottom} 0;")
+        for rack in self.screen.query(ToastRack):
+            margin = Spacing(0, 1, bottom, 0)
+            if rack.children:
+                rack.styles.margin = margin
+            else:
+                # Only notifications need it, and those lay out the screen when they come.
+                rack.styles.set_rule("margin", margin)
 
 
 class RaisedColumn(NotificationFloor, Vertical):

@@ -22,13 +22,11 @@ from localspec.chat.speculation_stats import (
 from localspec.protocol.round_totals import DraftTotals
 from localspec.report.speculation import Phase, SpeculationView, view_speculation
 from localspec.tui.chat_phase import ChatPhase
-from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.report_content import role_colour
 from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
 from localspec.units import percent, short_count, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
-REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
 _PHASES: dict[ChatPhase, Phase] = {
     "loading": "loading",
     "ready": "idle",
@@ -55,7 +53,6 @@ class SpeculationPanel(Static):
         self._announcement = ""
         self._draft_name = ""
         self._has_details = False
-        self._refresh_pending = False
 
     def show_details(self, shown: bool) -> None:
         self._has_details = shown
@@ -67,32 +64,13 @@ class SpeculationPanel(Static):
         """`stats`: of what is on the screen."""
         self._draft_name = session.draft_name
         shown_phase = _PHASES[phase]
-        if shown_phase == "answering":
-            self.draw_soon(stats)
-        else:
-            announcement = session.next_speculation if shown_phase == "idle" else ""
-            self.draw(stats, shown_phase, announcement)
-
-    def draw_soon(self, stats: SpeculationStats) -> None:
-        """Draw an answer that streams; several calls within a moment draw once."""
-
-        def refresh() -> None:
-            if self._refresh_pending:  # nothing newer was drawn
-                self._refresh_pending = False
-                self._redraw()
-
-        self._stats = stats
-        self._phase = "answering"
-        self._announcement = ""
-        if not self._refresh_pending:
-            self._refresh_pending = True
-            set_reliable_timer(self, REFRESH_SECONDS, refresh)
+        announcement = session.next_speculation if shown_phase == "idle" else ""
+        self.draw(stats, shown_phase, announcement)
 
     def draw(
         self, stats: SpeculationStats, phase: Phase, announcement: str = ""
     ) -> None:
         """The arguments are those of `view_speculation`."""
-        self._refresh_pending = False
         self._stats = stats
         self._phase = phase
         self._announcement = announcement

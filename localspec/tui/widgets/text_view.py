@@ -114,9 +114,8 @@ class _DrawnLine(Struct, frozen=True):
     def is_of(
         self, segments: Sequence[Segment], margin: str, width: int, base_style: Style
     ) -> bool:
-        """Segments that are the very same object have not changed."""
         return (
-            self.segments is segments
+            self.segments == segments
             and self.margin == margin
             and self.strip.cell_length == width
             and self.base_style == base_style
@@ -134,10 +133,14 @@ class TextView(FollowingView, can_focus=False):
         self._blocks = ScrolledStack()
         self._width = 0  # The width the text is wrapped to; 0: not yet.
         self._is_moving = False  # While `_show` sets the scroll position.
+        # Of the frame that is drawn:
         self._base_style = Style.null()
+        self._has_selection = False
         self._text_styles: dict[str, Style] = {}
         # By line. While an answer streams, only its last lines change.
         self._drawn_lines: dict[int, _DrawnLine] = {}
+        # What each row of the window was drawn of; nothing where it is not known.
+        self._drawn_rows: dict[int, Sequence[Segment]] = {}
 
     @property
     def blocks(self) -> list[TextBlock | DeferredBlock]:
@@ -161,6 +164,7 @@ class TextView(FollowingView, can_focus=False):
     def _show(self, position: ReadingPosition | None) -> None:
         """Moves a position, or the end, into view, and wraps what is seen around it."""
         old_tops = self._blocks.tops
+        old_scroll = self.scroll_y
         top = self._wrap_window(position)
         self._move_selection(old_tops)
         size = Size(self.size.width, self._blocks.height)
@@ -179,7 +183,32 @@ class TextView(FollowingView, can_focus=False):
             self.scroll_target_y = top
             self.scroll_y = top
         self._is_moving = was_moving
-        self.refresh()
+        if self.scroll_y == old_scroll:
+            self._refresh_changed_rows()
+        else:
+            self.refresh()
+
+    def _refresh_changed_rows(self) -> None:
+        """Draws the rows whose text is another: of an answer that streams, its last.
+
+        Where the size or the style of the view changes, Textual draws all of it.
+        """
+        n_rows = self.size.height
+        changed = [row for row in range(n_rows) if self._has_row_changed(row)]
+        if changed:
+            n_changed = changed[-1] - changed[0] + 1
+            self.refresh(Region(0, changed[0], self.size.width, n_changed))
+
+    def _has_row_changed(self, row: int) -> bool:
+        drawn = self._drawn_rows.get(row)
+        return drawn is None or drawn != self._row_segments(row)
+
+    def _row_segments(self, row: int) -> Sequence[Segment]:
+        """What a row of the window shows; empty below the last line."""
+        line = row + round(self.scroll_y)
+        if not self._width or line >= self.virtual_size.height:
+            return ()
+        return self._blocks.line(line, self.text_styles)
 
     def _wrap_window(self, position: ReadingPosition | None) -> int:
         """Wraps every block in the window; returns the window's first line.
@@ -302,19 +331,40 @@ class TextView(FollowingView, can_focus=False):
         self._show(ReadingPosition(block, line, row=0))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        self._base_style = self.rich_style  # once per frame, not per line
-        return super().render_lines(crop)
+        """A line that scrolls is the same strip in another row.
+
+        Its parts and its escape sequences are then those of the frame before. Textual's
+        own way makes each row anew, to add borders and padding, of which a view of text
+        has none; it is left to mark a link that the mouse is over.
+        """
+        self._base_style = self.rich_style
+        self._has_selection = self.text_selection is not None
+        if self.hover_style._link_id:
+            return super().render_lines(crop)
+        _, background = self.background_colors
+        filters = self.get_line_filters()
+        strips: list[Strip] = []
+        for row in crop.line_range:
+            strip = self.render_line(row)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip)
+        left, right = crop.column_span
+        if (left, right) != (0, self.size.width):
+            strips = [strip.crop(left, right) for strip in strips]
+        return strips
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         plain = self._base_style
         line = y + round(self.scroll_y)
+        line_segments = self._row_segments(y)
+        self._drawn_rows[y] = line_segments
         if not self._width or line >= self.virtual_size.height:
             return Strip.blank(width, plain)
         margin = self._left_margin
-        line_segments = self._blocks.line(line, self.text_styles)
         drawn = self._drawn_lines.get(line)
-        if self.text_selection is not None:
+        if self._has_selection:
             drawn = None
         if drawn is not None and drawn.is_of(line_segments, margin, width, plain):
             return drawn.strip
@@ -326,7 +376,7 @@ class TextView(FollowingView, can_focus=False):
             segments.append(Segment(text, whole_style))
         strip = Strip(segments).adjust_cell_length(width, plain)
         strip = self.mark_selection(strip, line)
-        if self.text_selection is None:
+        if not self._has_selection:
             if len(self._drawn_lines) > _MAX_DRAWN_LINES:
                 self._drawn_lines.clear()
             self._drawn_lines[line] = _DrawnLine(line_segments, margin, plain, strip)
@@ -354,6 +404,7 @@ class TextView(FollowingView, can_focus=False):
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._text_styles.clear()
+        self._drawn_rows.clear()
 
     @property
     def plain_text(self) -> str:
