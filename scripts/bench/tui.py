@@ -7,6 +7,8 @@ speed     tokens/s that reach the terminal, in the app against `localspec run`: 
           pair.  Runs alternate A B B A; the
           median of the ratios of pairs.  Budget: at least 0.97.
           Also frames per second while the app streams.  Budget: at most 25.
+          And the CPU time of the app's process per second of an answer, without the engine's: what
+          it takes from an engine that computes on all cores.
 keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
 scroll    from a page key to its painted frame in a transcript of 10,000 tokens.  Budget: p95 50 ms.
 start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
@@ -29,6 +31,7 @@ from statistics import median, quantiles
 
 import psutil
 import scripted_engine
+from msgspec import Struct
 from pseudo_terminal import Terminal
 from scripted_engine import FIRST, LAST
 
@@ -84,6 +87,15 @@ def drive(how: str, rate: float, tokens: int, *, chats: bool, drafts: bool) -> N
     runner.close()
 
 
+class Streamed(Struct, frozen=True):
+    """How an answer came to the terminal."""
+
+    tokens_per_second: float
+    frames_per_second: float = 0.0  # 0: not counted.
+    cpu_ms_per_second: float = 0.0
+    """Of the app's process, from enter to the end; 0: not counted."""
+
+
 class Timed(EngineClient):
     """Writes the speed of an answer to a file."""
 
@@ -112,11 +124,8 @@ def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Termin
 
 def speed(
     folder: str, how: str, rate: float, tokens: int, *, drafts: bool
-) -> tuple[float, float]:
-    """Tokens per second that reach the terminal, and frames per second.
-
-    The rate 0 means the demo pair, whose frames are not counted.
-    """
+) -> Streamed:
+    """The rate 0 means the demo pair, whose frames are not counted."""
     written_rate = Path(folder) / "rate"
     written_rate.unlink(missing_ok=True)
     words = (str(rate), str(tokens), "1", str(int(drafts)))
@@ -125,13 +134,32 @@ def speed(
             here.wait_for("Type a message" if rate else "Text-completion")
             here.quiet()
             here.type(f"{PROMPT}\r")
+        process = psutil.Process(here.pid)
+        began = time.perf_counter()
+        cpu_before = cpu_seconds(process)
+
+        def cpu_ms_per_second() -> float:
+            if how == "run":  # It may have exited.
+                return 0.0
+            seconds = time.perf_counter() - began
+            return 1e3 * (cpu_seconds(process) - cpu_before) / seconds
+
         if not rate:
             here.drain(written_rate.exists)
-            return float(written_rate.read_text()), 0.0
+            tokens_per_second = float(written_rate.read_text())
+            return Streamed(tokens_per_second, cpu_ms_per_second=cpu_ms_per_second())
         first = here.wait_for(FIRST.strip())
         last = here.wait_for(LAST.strip())
+        cpu_ms = cpu_ms_per_second()
         painted = [at for at in here.frames if first < at <= last]
-        return (tokens - 1) / (last - first), len(painted) / (last - first)
+        seconds = last - first
+        return Streamed((tokens - 1) / seconds, len(painted) / seconds, cpu_ms)
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """What all threads of a process have used, without its child processes."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def speeds(quick: bool, folder: str) -> None:
@@ -155,27 +183,25 @@ def compare_speeds(
     *,
     drafts: bool = False,
 ) -> None:
-    by_way: dict[str, list[float]] = {"run": [], "chat": []}
-    frames = []
+    by_way: dict[str, list[Streamed]] = {"run": [], "chat": []}
     for turn in range(n_turns):
         order = ["run", "chat"]
         if turn % 2:
             order.reverse()
         for how in order:
-            tokens_per_second, frames_per_second = speed(
-                folder, how, rate, tokens, drafts=drafts
-            )
-            by_way[how].append(tokens_per_second)
-            if frames_per_second:
-                frames.append(frames_per_second)
-    turns = zip(by_way["chat"], by_way["run"], strict=True)
-    ratios = [app / run for app, run in turns]
+            by_way[how].append(speed(folder, how, rate, tokens, drafts=drafts))
+    app = [each.tokens_per_second for each in by_way["chat"]]
+    run = [each.tokens_per_second for each in by_way["run"]]
+    ratios = [ours / theirs for ours, theirs in zip(app, run, strict=True)]
+    cpu_ms = median(each.cpu_ms_per_second for each in by_way["chat"])
     line = (
-        f"speed   {name:>18}: app {median(by_way['chat']):6.1f}"
-        f"  run {median(by_way['run']):6.1f}"
+        f"speed   {name:>18}: app {median(app):6.1f}"
+        f"  run {median(run):6.1f}"
         f"  ratio {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+        f"  CPU {cpu_ms:3.0f} ms/s"
     )
-    if frames:
+    frames = [each.frames_per_second for each in by_way["chat"]]
+    if any(frames):
         line += f"   {max(frames):4.1f} frames/s at most"
     print(line, flush=True)
 
@@ -275,24 +301,19 @@ def cpu_share(name: str, here: Terminal, settle: float, seconds: float) -> None:
     """Print the CPU time of the app and of its child processes, once settled."""
     app = psutil.Process(here.pid)
 
-    def app_seconds() -> float:
-        times = app.cpu_times()
-        return float(times.user + times.system)
-
     def engine_seconds() -> float:
-        children = [child.cpu_times() for child in app.children(recursive=True)]
-        return float(sum(times.user + times.system for times in children))
+        return sum(cpu_seconds(child) for child in app.children(recursive=True))
 
     def wait(duration: float) -> float:
         end = time.perf_counter() + duration
         return here.drain(lambda: time.perf_counter() >= end)
 
     began = wait(settle)
-    app_before = app_seconds()
+    app_before = cpu_seconds(app)
     engine_before = engine_seconds()
     frames_before = len(here.frames)
     took = wait(seconds) - began
-    app_percent = 100 * (app_seconds() - app_before) / took
+    app_percent = 100 * (cpu_seconds(app) - app_before) / took
     engine_percent = 100 * (engine_seconds() - engine_before) / took
     painted = len(here.frames) - frames_before
     print(
