@@ -122,9 +122,7 @@ def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Termin
     return Terminal(HERE, "chat", *words, folder=folder)
 
 
-def speed(
-    folder: str, how: str, rate: float, tokens: int, *, drafts: bool
-) -> Streamed:
+def speed(folder: str, how: str, rate: float, tokens: int, *, drafts: bool) -> Streamed:
     """The rate 0 means the demo pair, whose frames are not counted."""
     written_rate = Path(folder) / "rate"
     written_rate.unlink(missing_ok=True)

@@ -188,9 +188,9 @@ async def test_figures_are_drawn_a_few_times_a_second_and_at_the_end(
     drawn: list[str] = []
     draw = SpeculationPanel.draw_session
 
-    def count(panel: SpeculationPanel, session: Any, phase: str) -> None:
+    def count(panel: SpeculationPanel, session: Any, stats: Any, phase: Any) -> None:
         drawn.append(phase)
-        draw(panel, session, phase)
+        draw(panel, session, stats, phase)
 
     monkeypatch.setattr(SpeculationPanel, "draw_session", count)
 
