@@ -58,6 +58,8 @@ def engine(rate: float, tokens: int, *, chats: bool, drafts: bool) -> None:
             for event in rounds:
                 say(number, event)
             say(number, GenerationFinished("length"))
+        elif isinstance(command, wire.CountCommand):
+            say(number, wire.CountResult(4))  # The context has room for any of it.
         if not isinstance(command, wire.StopCommand):
             say(number, wire.DoneReply())
 
