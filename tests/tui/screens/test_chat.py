@@ -54,13 +54,19 @@ def thinking() -> Chat:
 # --------------------------------------------------------------------------------
 
 
-async def test_the_title_names_the_copy_that_answers() -> None:
+async def test_a_copy_answers_under_the_name_of_its_model() -> None:
+    """A turn keeps the name of the file that wrote it."""
     copy = inventory.converted_folder() / "starter-Q4_K_M.gguf"
     copy.parent.mkdir(parents=True)
     copy.touch()
     loaded = replace(ready(), model=copy.name)
     async with Chat(ScriptedEngine(said, ready=loaded)) as chat:
-        await chat.sees("starter-Q4_K_M + ")
+        await chat.send("one")
+        await chat.until("ready")
+
+        await chat.sees("qwen3-8b (guesses: ")
+        assert "starter" not in chat.shown
+        assert chat.screen.session.conversation.turns[0].model == "starter-Q4_K_M"
 
 
 async def test_a_question_of_a_megabyte_is_sent_whole_and_shown_cut() -> None:

@@ -19,6 +19,7 @@ from localspec.chat import copying, export
 from localspec.chat.conversation import Turn
 from localspec.chat.history import ChatHistory, ChatListEntry, SavedChat, SearchHit
 from localspec.chat.session import ChatSession
+from localspec.models.model_names import PairNames
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -156,7 +157,7 @@ async def test_another_model_shows_its_own_name_above_turns_that_have_none() -> 
     """A turn that stays in place is made again if its speaker has changed."""
     async with open_long_chat(3) as driver:
         await driver.sees("qwen3-8b")
-        driver.screen.session._copy_name = "qwen3-8b-Q2"
+        driver.screen.session._names = PairNames("qwen3-8b-Q2")
 
         await driver.send("/undo")
 

@@ -223,7 +223,7 @@ async def test_a_pair_that_is_here_names_the_command_that_compares_its_drafts(
     async with shown(stock, "1", "enter") as wizard:
         await wizard.sees("localspec pair test qwen3-8b qwen3-0.6b lookup")
         await wizard.press("d")
-        await wizard.sees("with qwen3-1.7b Q8_0", "to download")
+        await wizard.sees("(guesses: Qwen3 1.7B)", "to download")
         assert "pair test" not in wizard.shown
         await wizard.press("t")
         await wizard.sees("by text: localspec pair test phi-4 MODEL lookup")
