@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
+from textual.widgets._toast import Toast
 
 from localspec import paths
 from localspec.config import SETTINGS
@@ -271,6 +272,12 @@ WRONG_KEYS = {
 }
 
 
+def read_notifications(page: AppDriver) -> str:
+    """Their text, without that of the page, which is beside them."""
+    toasts = page.app.screen.query(Toast)
+    return " ".join(str(toast.render()) for toast in toasts)
+
+
 async def test_without_an_editor_the_file_with_the_keys_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,7 +288,8 @@ async def test_without_an_editor_the_file_with_the_keys_is_named(
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(LocalspecApp, "suspend", lambda _: nullcontext())
         await page.press("enter")
-        await page.sees("No editor found. Set VISUAL or EDITOR. The file is")
+        words = "No editor found. Set VISUAL or EDITOR. The file is"
+        await page.wait(lambda: words in read_notifications(page))
 
 
 @pytest.mark.parametrize("text", WRONG_KEYS)

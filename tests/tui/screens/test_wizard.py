@@ -306,7 +306,7 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
         await wizard.sees("New pair · 1 of 3")
         await wizard.press("1")
         await wizard.sees("✓ installed")
-        while "▸ qwen3-8b+qwen3-0.6b" not in wizard.shown:
+        while "▸ Qwen3 8B" not in wizard.shown:
             await wizard.press("down")
         await wizard.press("enter", "s", "left", "left")
         await wizard.sees("‹ context 4k ›", "installed", "enter chat")
