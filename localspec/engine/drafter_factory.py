@@ -19,7 +19,12 @@ from localspec.protocol.wire import (
 )
 from localspec.spec import drafters
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.pair_stats import PairStats, stats_key
+from localspec.spec.control.pair_beliefs import (
+    SIBLING_PRIOR,
+    STRANGER_PRIOR,
+    PairBeliefs,
+    temperature_class,
+)
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.autoregressive_head import HeadRunner
@@ -61,10 +66,11 @@ class DrafterFactory:
         self._is_cancelled = is_cancelled
         self._lookup = LookupDrafter()
         """Prompt lookup is kept, because it has indexed the chat so far."""
-        self._stats: dict[str, PairStats] = {}
+        self._beliefs: dict[str, PairBeliefs] = {}
+        """By temperature class."""
         if load.measured is not None:
             for name, saved in load.measured.survival.items():
-                self._stats[name] = PairStats.from_saved(saved)
+                self._beliefs[name] = PairBeliefs.from_saved(saved, self._prior)
 
         context = pair.draft
         self._cache: BranchCache | None = None
@@ -108,8 +114,17 @@ class DrafterFactory:
             drafts_on_gpu=drafts_on_gpu,
         )
 
-    def saved_stats(self) -> dict[str, Any]:
-        return {name: stats.saved() for name, stats in self._stats.items()}
+    @property
+    def _prior(self) -> tuple[float, ...]:
+        """Acceptance by confidence, before any draft token was judged."""
+        if self._draft is None:
+            return SIBLING_PRIOR
+        kind = draft_kinds.kinds()[self._draft.kind]
+        is_foreign = kind.needs == "other-vocabulary" or bool(kind.package)
+        return STRANGER_PRIOR if is_foreign else SIBLING_PRIOR
+
+    def saved_beliefs(self) -> dict[str, Any]:
+        return {name: beliefs.saved() for name, beliefs in self._beliefs.items()}
 
     def make(self, answer: PreparedAnswer) -> Drafting:
         """The drafting of one answer. Raises UsageError for a method that the pair lacks.
@@ -213,14 +228,13 @@ class DrafterFactory:
             source,
             self._lookup,
             self.costs,
-            self.stats(answer),
-            n_prompt=len(prompt),
+            self.beliefs(answer),
             n_draft_read=self._n_read(inputs, prompt),
         )
         controller.max_tokens_left = answer.max_tokens
         if runner is not None:
             n_new = runner.count_new(prompt)
-            runner.reads_along = controller.pays_to_read(n_new, self._length(answer))
+            runner.reads_along = controller.pays_to_read(n_new)
             controller.max_unread = runner.max_pending
         return controller
 
@@ -262,10 +276,10 @@ class DrafterFactory:
         unread = len(draft_prompt) - self._cache.count_shared(draft_prompt)
         return max(0, len(prompt) - unread)
 
-    def stats(self, answer: PreparedAnswer) -> PairStats:
-        """The statistics under the answer's verification method and temperature."""
-        key = stats_key(answer.sampling, answer.drafting.verify)
-        return self._stats.setdefault(key, PairStats())
+    def beliefs(self, answer: PreparedAnswer) -> PairBeliefs:
+        """What is believed of the pair at the answer's temperature."""
+        name = temperature_class(answer.sampling)
+        return self._beliefs.setdefault(name, PairBeliefs(self._prior))
 
     def _length(
         self, answer: PreparedAnswer, default: int = DEFAULT_DRAFT_LENGTH

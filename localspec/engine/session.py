@@ -194,7 +194,7 @@ class Session:
             c=c,
             threads=self._profiler.threads,
             threads_batch=self._profiler.threads_batch,
-            survival=self._drafters.saved_stats(),
+            survival=self._drafters.saved_beliefs(),
         )
 
     def replay(self, command: wire.ReplayCommand) -> wire.ReplayResult:
@@ -238,7 +238,7 @@ class Session:
                 score = draft_scoring.score_head(
                     self._target, inputs.head_runner, drafter, answer
                 )
-        self._drafters.stats(prepared).record_score(score.accepted)
+        self._drafters.beliefs(prepared).record_score(score.accepted)
         return score
 
     def inspect(self, command: wire.InspectCommand) -> Iterator[wire.InspectResult]:

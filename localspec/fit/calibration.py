@@ -223,11 +223,11 @@ def _measured_acceptance(
         if record.measured is None:
             continue
         rates = {}
-        for name in ("greedy", "coupled"):
+        for name in ("greedy", "usual temperature"):
             n_accepted = 0
             n_drafted = 0
-            by_place = record.measured.survival.get(name, {}).get("place", {})
-            for accepted, drafted in by_place.values():
+            by_confidence = record.measured.survival.get(name, {}).get("drafts", ())
+            for accepted, drafted in by_confidence:
                 n_accepted += accepted
                 n_drafted += drafted
             if n_drafted >= _MIN_VERIFIED:

@@ -197,7 +197,7 @@ class HardwareSpeed(Struct, frozen=True):
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(
         default_factory=dict
     )
-    """Rates that drafts reached here, by a pair's paths; `greedy`, `coupled`."""
+    """Rates that drafts reached here, by a pair's paths; `greedy`, `usual temperature`."""
 
     def find_speed(
         self,
@@ -656,7 +656,7 @@ def _find_rates(
     factor = 1 - _TEMPERATURE_LOSS * min(max(use.temperature, 0.0), 1.0)
     measured = None
     if use.temperature > 0:
-        measured = here.get("coupled")
+        measured = here.get("usual temperature")
     if measured is None and "greedy" in here:
         measured = here["greedy"] * factor
     if measured is not None:

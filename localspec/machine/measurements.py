@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, field, to_builtins
+from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
 from localspec import sqlite_damage
@@ -100,37 +100,39 @@ LoadShare = Annotated[float, Meta(ge=0, le=1)]
 DecayedCount = Annotated[float, Meta(ge=0, le=1e6)]
 """Draft tokens that an acceptance rate remembers. Older ones decay."""
 TokenGain = Annotated[float, Meta(ge=-1e12, le=1e12)]
-"""Tokens that a round gains.
+"""Tokens that rounds gained beyond their plans, in all.
 
-It loses that many if the computer slept during the round.
+They lose that many if the computer slept during one.
 """
 ReadingCost = Annotated[float, Meta(ge=0, le=1e12)]
 """Draft passes that one token of text costs to read."""
 RoundCount = Annotated[int, Meta(ge=0, le=2**53)]
-RoundInterval = Annotated[int, Meta(ge=1, le=2**53)]
+TokenShare = Annotated[float, Meta(ge=0, le=1)]
+AnswerLength = Annotated[float, Meta(ge=0, le=1e9)]
+JudgedTokens = tuple[DecayedCount, DecayedCount]
+"""Accepted and drafted tokens, or right and copied ones."""
 
 
-class SavedGains(Struct, frozen=True):
-    """Gains of the draft model in `SavedPairStats`; old versions had none."""
+class SavedBeliefs(Struct, frozen=True):
+    """The form of `PairBeliefs.saved`, which is stored in `MeasuredCosts.survival`.
 
-    gain: TokenGain = 0.0
-    rounds: RoundCount = 0
-    interval: RoundInterval = 1
-    since: RoundCount = 0
+    What earlier versions stored has other names, so that a pair begins anew.
+    """
+
+    drafts: tuple[JudgedTokens, ...] = ()
+    """By confidence."""
+    confidences: tuple[DecayedCount, ...] = ()
+    """How often each confidence was seen."""
+    copies: tuple[JudgedTokens, ...] = ()
+    """By match length."""
+    error: TokenGain = 0.0
+    error_rounds: DecayedCount = 0.0
+    judged: RoundCount = 0  # Draft tokens.
+    since: RoundCount = 0  # Tokens since the last draft.
+    own: TokenShare = 1.0
+    length: AnswerLength | None = None
+    answers: RoundCount = 0
     reading: ReadingCost | None = None
-
-
-CountsByBucket = dict[str, tuple[DecayedCount, DecayedCount]]
-"""Accepted and drafted tokens."""
-
-
-class SavedPairStats(Struct, frozen=True):
-    """The form of `PairStats.saved`, which is stored in `MeasuredCosts.survival`."""
-
-    model: CountsByBucket = field(default_factory=dict)
-    lookup: CountsByBucket = field(default_factory=dict)
-    place: CountsByBucket = field(default_factory=dict)
-    gains: SavedGains = field(default_factory=SavedGains)
 
 
 class _CostRanges(Struct, frozen=True):
@@ -144,7 +146,7 @@ class _CostRanges(Struct, frozen=True):
     c: CostRatio | None
     threads: ThreadCount | None
     threads_batch: ThreadCount | None
-    survival: dict[str, SavedPairStats]
+    survival: dict[str, SavedBeliefs]
     other_load: LoadShare | None
 
 
@@ -316,14 +318,14 @@ def check_costs(costs: MeasuredCosts) -> None:
     times are positive and finite, and no more tokens are accepted than were drafted.
     """
     ranges = from_json(_CostRanges, to_builtins(costs))
-    for name, stats in ranges.survival.items():
-        for table in ("model", "lookup", "place"):
-            counts: CountsByBucket = getattr(stats, table)
-            for bucket, (accepted, drafted) in counts.items():
-                if accepted > drafted:
+    for name, beliefs in ranges.survival.items():
+        for table in ("drafts", "copies"):
+            counts: tuple[JudgedTokens, ...] = getattr(beliefs, table)
+            for bucket, (right, judged) in enumerate(counts):
+                if right > judged:
                     raise ValueError(
-                        f"survival.{name}.{table}.{bucket}: {accepted} tokens are "
-                        f"accepted of {drafted}"
+                        f"survival.{name}.{table}[{bucket}]: {right} tokens are right "
+                        f"of {judged}"
                     )
 
 

@@ -38,7 +38,7 @@ from localspec.protocol.wire import (
     SamplingParams,
 )
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.pair_stats import PairStats
+from localspec.spec.control.pair_beliefs import SIBLING_PRIOR, PairBeliefs
 from localspec.spec.control.pass_costs import MAX_WIDTH, PassCosts
 from tests.spec.control.worlds import World, steady
 from tests.support.flipped_bits import flip_database_bits
@@ -47,12 +47,13 @@ from tests.support.zoo import Zoo
 
 ROW = json.loads("""
 {"t1_ms": 4.9172, "curve": {"1": 1.0, "2": 1.4392, "4": 1.9882, "9": 3.2849, "17": 5.0642},
-"c": 0.2119, "threads": 2, "threads_batch": 2, "survival": {"greedy": {"model": {"b3": [0.0, 1.0],
-"b10": [1.0, 1.0]}, "lookup": {"b0": [2.0, 8.0], "b5": [84.67, 96.0]}, "place": {"0": [1.0, 2.0],
-"1": [44.0, 60.0], "5": [0.0, 0.0]}, "gains": {"gain": -1.1713, "rounds": 7, "interval": 123,
-"since": 46, "reading": 0.1388}}}, "other_load": 0.026}
+"c": 0.2119, "threads": 2, "threads_batch": 2, "survival": {"greedy": {"drafts": [[0.0, 1.0],
+[3.2, 9.0], [0.0, 0.0], [7.0, 8.0], [30.1, 33.0]], "confidences": [5.4, 3.0, 3.2, 4.4, 40.0],
+"copies": [[2.0, 8.0], [4.8, 8.0], [5.8, 8.0], [6.4, 8.0], [7.2, 8.0], [57.6, 60.0]],
+"error": -1.1713, "error_rounds": 7.31, "judged": 51, "since": 46, "own": 0.93,
+"length": 101.5, "answers": 3, "reading": 0.1388}}, "other_load": 0.026}
 """)
-"""As an answer of the demo pair leaves it, but for buckets that are alike."""
+"""As an answer of the demo pair leaves it."""
 READS = PairReads(
     ModelReads(3 << 30, ("CPU",), "Q8_0"), ModelReads(1 << 30, ("CPU",), "Q8_0")
 )
@@ -113,52 +114,55 @@ UNUSABLE: dict[str, Callable[[dict[str, Any]], object]] = {
     "survival.greedy: Expected `object`, got `array`": lambda row: row[
         "survival"
     ].update(greedy=[1]),
-    "survival.greedy.model: Expected `object`, got `array`": lambda row: stats(
+    "survival.greedy.drafts: Expected `array`, got `object`": lambda row: beliefs(
         row
-    ).update(model=[[1, 2]]),
-    "survival.greedy.model.b3: Expected `array` of length 2, got 1": lambda row: stats(
-        row
-    )["model"].update(b3=[0.0]),
-    "survival.greedy.model.b10[1]: Expected `float`, got `str`: 'x'": lambda row: stats(
-        row
-    )["model"].update(b10=[1, "x"]),
-    "survival.greedy.lookup.b0: 9.0 tokens are accepted of 8.0": lambda row: stats(row)[
-        "lookup"
-    ].update(b0=[9.0, 8.0]),
-    "survival.greedy.lookup.b5[0]: Expected `float` >= 0.0: -1.0": lambda row: stats(
-        row
-    )["lookup"].update(b5=[-1.0, 8.0]),
-    "survival.greedy.place.0[1]: Expected `float` <= 1000000.0: 1e+300": lambda row: (
-        stats(row)["place"].update({"0": [0.0, 1e300]})
+    ).update(drafts={"0": [1, 2]}),
+    "survival.greedy.drafts[1]: Expected `array` of length 2, got 1": lambda row: (
+        beliefs(row)["drafts"].__setitem__(1, [0.0])
     ),
-    "survival.greedy.place.1[1]: Expected `float` >= 0.0: nan": lambda row: stats(row)[
-        "place"
-    ].update({"1": [0, float("nan")]}),
-    "survival.greedy.gains: Expected `object`, got `int`": lambda row: stats(
+    "survival.greedy.drafts[3][1]: Expected `float`, got `str`: 'x'": lambda row: (
+        beliefs(row)["drafts"].__setitem__(3, [1, "x"])
+    ),
+    "survival.greedy.copies[0]: 9.0 tokens are right of 8.0": lambda row: beliefs(row)[
+        "copies"
+    ].__setitem__(0, [9.0, 8.0]),
+    "survival.greedy.copies[5][0]: Expected `float` >= 0.0: -1.0": lambda row: beliefs(
         row
-    ).update(gains=3),
-    "survival.greedy.gains.gain: Expected `float` <= 1000000000000.0: inf": lambda row: (
-        stats(row)["gains"].update(gain=float("inf"))
+    )["copies"].__setitem__(5, [-1.0, 8.0]),
+    "survival.greedy.confidences[0]: Expected `float` <= 1000000.0: 1e+300": lambda row: (
+        beliefs(row)["confidences"].__setitem__(0, 1e300)
     ),
-    "survival.greedy.gains.rounds: Expected `int` <= 9007199254740992: 1000": lambda row: (
-        stats(row)["gains"].update(rounds=10**400)
+    "survival.greedy.confidences[1]: Expected `float` >= 0.0: nan": lambda row: beliefs(
+        row
+    )["confidences"].__setitem__(1, float("nan")),
+    "survival.greedy.error: Expected `float` <= 1000000000000.0: inf": lambda row: (
+        beliefs(row).update(error=float("inf"))
     ),
-    "survival.greedy.gains.interval: Expected `int` >= 1: 0": lambda row: stats(row)[
-        "gains"
-    ].update(interval=0),
-    "survival.greedy.gains.since: Expected `int` >= 0: -1": lambda row: stats(row)[
-        "gains"
-    ].update(since=-1),
-    "survival.greedy.gains.reading: Expected `float | null`, got `str`": lambda row: (
-        stats(row)["gains"].update(reading="x")
+    "survival.greedy.error_rounds: Expected `float` >= 0.0: -1": lambda row: beliefs(
+        row
+    ).update(error_rounds=-1),
+    "survival.greedy.judged: Expected `int` <= 9007199254740992: 1000": lambda row: (
+        beliefs(row).update(judged=10**400)
     ),
+    "survival.greedy.since: Expected `int` >= 0: -1": lambda row: beliefs(row).update(
+        since=-1
+    ),
+    "survival.greedy.own: Expected `float` <= 1.0: 2": lambda row: beliefs(row).update(
+        own=2
+    ),
+    "survival.greedy.length: Expected `float | null`, got `str`": lambda row: beliefs(
+        row
+    ).update(length="x"),
+    "survival.greedy.reading: Expected `float | null`, got `str`": lambda row: beliefs(
+        row
+    ).update(reading="x"),
 }
 """Changes of a row after which it cannot be used, by the beginning of what is wrong
 with it.
 """
 
 
-def stats(row: dict[str, Any]) -> Any:
+def beliefs(row: dict[str, Any]) -> Any:
     return row["survival"]["greedy"]
 
 
@@ -211,23 +215,23 @@ def use_costs(costs: MeasuredCosts) -> None:
             pass_costs = PassCosts(
                 costs, drafts_blocks=drafts_blocks, settling=settling
             )
-            pass_costs.hold_best_width(lambda place: 0.5)
             for width in (1, 2, MAX_WIDTH, 1, 1):
                 pass_costs.record_pass(width, 5.0)
             pass_costs.record_draft(2.0, 2)
-            pass_costs.hold_best_width(lambda place: 0.9)
-            assert pass_costs.draft_loss(MAX_WIDTH - 1) < float("inf")
+            in_passes = pass_costs.in_passes()
+            assert in_passes.verify[MAX_WIDTH] + in_passes.drafting(16) < float("inf")
             check_costs(MeasuredCosts(pass_costs.plain_ms, pass_costs.verify_curve()))
     for saved in costs.survival.values():
-        pair_stats = PairStats.from_saved(saved)
-        for bucket in range(11):
-            assert pair_stats.acceptance.model.cautious_probability(bucket) <= 1
-            assert pair_stats.acceptance.lookup.cautious_probability(bucket) <= 1
-        assert 0 <= pair_stats.acceptance.mean_probability(16) <= 1
+        found = PairBeliefs.from_saved(saved, SIBLING_PRIOR)
+        acceptance = found.acceptance()
+        for probability in (*acceptance.by_confidence, acceptance.mean):
+            assert 0 <= probability <= 1
+        for match_length in range(20):
+            assert 0 <= found.copy_probability(match_length) <= 1
         world = World(steady(0.6))
-        controller = SpeculationController(world, None, PassCosts(costs), pair_stats)
+        controller = SpeculationController(world, None, PassCosts(costs), found)
         assert 0 < world.run(controller, 12, 16, controller) < float("inf")
-        check_costs(replace(costs, survival={"greedy": pair_stats.saved()}))
+        check_costs(replace(costs, survival={"greedy": found.saved()}))
     is_trusted(costs)
     _is_complete(costs, LoadCommand("a.gguf"))
     speedup_model.break_even_rate(costs)

@@ -40,7 +40,7 @@ COSTS = MeasuredCosts(
     curve={"1": 1.0, "4": 1.3},
     c=0.1,
     threads=4,
-    survival={"greedy": {"model": {"b3": [2.0, 5.0]}}},
+    survival={"greedy": {"drafts": [[2.0, 5.0]]}},
 )
 
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from localspec.protocol.wire import MeasuredCosts, SamplingParams, VerifyMode
 from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.pair_stats import PairStats
+from localspec.spec.control.pair_beliefs import PairBeliefs
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import PrefixCache
@@ -137,7 +137,7 @@ def _auto(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
     """
     model = _model(lambda: HistoryModel(2))(verifier, what, text)
     costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01))
-    return SpeculationController(model, LookupDrafter(1), costs, PairStats())
+    return SpeculationController(model, LookupDrafter(1), costs, PairBeliefs())
 
 
 TWINS: dict[str, MakeDrafter] = {

@@ -1,51 +1,92 @@
 """Chooses the draft source and length of every round.
 
-The aim is the largest number of tokens per millisecond.
-A draft token is worth it while its acceptance probability exceeds the cost of drafting
-and verifying it, converted to tokens at the current throughput (Dinkelbach's method for
-a ratio). Probabilities and costs are measured while running. If nothing is worth it,
-nothing is drafted, and an occasional cheap probe checks whether that has changed.
-Nothing is drafted that the regret budget does not cover.
+The aim is the least time over a person's use of a pair. Two rules decide about the draft
+model or head (`_draft_pays`, `_is_probe_due`), and one about copies: the source with the
+larger expected gain drafts.
+
+Three rounds by hand. A target with a draft whose pass costs .1 target passes; verifying
+1, 2, 3, 4 rows costs 1, 1.1, 1.2, 1.3. Nothing is known of the pair. The prompt has 200
+tokens, of which the draft model has read none; reading one costs it .1 draft passes.
+
+1. The first plan. By the prior .67 of the draft tokens are accepted on average, and the
+   best fixed length would give 1.51 tokens per pass: that is the rate at which time is
+   counted. A draft token then gains .67 - 1.51 * (.1 + .1) = .36, a second one .14 more,
+   and a third costs more than it gives: the plan gains .51 tokens a round. Reading 198
+   tokens costs 198 * .1 * .1 = 2 passes. An answer is expected to have 120 tokens, so
+   drafting wins 120 * .51 / 1.51 = 40 of them. That is more than reading costs, and
+   reading costs less than 4 % of the answer: `RoundPlan("draft", 16, …)`.
+2. The draft is sure of its first token (confidence .9: .78 by the prior) and unsure of
+   the second (.5: .50). Both are accepted with probability .39, and the row of the
+   second costs .1 passes, that is .15 tokens: it is drafted. The target accepts the
+   first and rejects the second. They are counted in their buckets, 1 of 1 and 0 of 1.
+3. The text has just repeated 4 tokens, and prompt lookup copies the 8 behind them, of
+   which 3.5 are expected to be right. They cost 1.51 * .8 = 1.2: a gain of 2.2, more
+   than the draft's, so this round copies: `RoundPlan("copy", 8, …)`. Whether the copy
+   was right is counted, used or not.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.protocol.events import SpeculationPlan, SpeculationState
-from localspec.spec.control.expected_gain import ExpectedGain, GainStopPolicy
-from localspec.spec.control.pair_stats import PairStats, match_bucket
+from localspec.spec.control.draft_plan import (
+    CopyGain,
+    DraftCosts,
+    DraftPlan,
+    PlannedStop,
+    plan_drafts,
+)
+from localspec.spec.control.pair_beliefs import PairBeliefs
 from localspec.spec.control.pass_costs import MAX_WIDTH, PassCosts
-from localspec.spec.control.regret_budget import RegretBudget
 from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.spec.speculative_loop import RoundResult
 
+_CAUGHT_UP = 2
+"""Tokens that a draft reads in the first pass of a round as quickly as one."""
 _MAX_CATCH_UP = 8
-"""A draft model with more tokens to catch up with gives no time of a draft pass."""
-# The most that a pass is charged, in its usual times: after more than that, the machine
-# slept, or another program ran.
+"""A draft with more tokens to catch up with gives no time of a draft pass."""
+_ROUNDS_BETWEEN_PLANS = 16
+_ROUNDS_BETWEEN_FIRST_PLANS = 4  # While little is known of the draft.
+_PLAN_AGAIN_AT_LOSS = 1.5
+"""Passes lost since the last plan with which another one is due at once."""
+_READING_MARGIN = 1.3  # Drafting has to win that many times what reading costs.
+_MAX_FIRST_READING = 0.04
+"""Share of the answer that a draft of which little is known may read."""
+_PROBE_SHARE = 0.01  # Of the tokens since the last draft, for a probe.
+_MIN_TOKENS_TO_PROBE = 16
+_MAX_PROBE_COST = 3.0  # Passes.
+_RATE_DECAY = 0.96  # A round, of the recent tokens and passes.
+_INITIAL_TOKENS = 10.0  # Of plain decoding, with which an answer's rate begins.
 _MAX_CHARGE = 4.0
-_MIN_SPEEDUP_CHANGE = 0.1  # Minimum change of the speed-up for an event.
-# Prompt lookup counts as on from this many accepted tokens per round.
-_MIN_LOOKUP_GAIN = 0.1
-_MIN_MATCH_RATE = 0.3  # From this share of rounds on the text counts as repeating.
-# From it on no plain pass is timed: an error is unlikely, the pass dear.
+"""The most that a pass is charged, in its usual times.
+
+After more than that, the machine slept, or another program ran.
+"""
 _CLEAR_SPEEDUP = 2.0
+"""From it on no plain pass is timed: an error is unlikely, the pass dear."""
+_MIN_LOOKUP_GAIN = 0.1
+"""Copies count as on from this many accepted tokens per round."""
+_MIN_MATCH_RATE = 0.3  # From this share of rounds on the text counts as repeating.
+_MIN_SPEEDUP_CHANGE = 0.1  # Of the speed-up, for an event.
 _USUAL_DRAFT = 3  # Draft tokens of a usual round, to explain a pause.
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, a pause is due to the passes."""
-# Tokens at the end of a prompt that are no text to copy: a question, its frame.
-_PROMPT_END = 12
-# A draft of several tokens must be affordable if it costs this many times as much.
-_RESERVE = 1.5
-_MIN_READING_ROUNDS = 32  # Rounds over which a draft's reading of the text is spread.
-# Until a model that is not worth it is considered again: this takes time.
-_ROUNDS_OF_PAUSE = 4
-_ROUNDS_BETWEEN_PLANS = 16  # At least, if only the reason or the speed-up is new.
+
+RoundSource = Literal["plain", "copy", "draft", "probe"]
+
+
+class RoundPlan(Struct, frozen=True):
+    """What a round does, and why."""
+
+    source: RoundSource
+    length: int  # The most draft tokens.
+    reason: str  # A sentence with the numbers that decided.
 
 
 class SpeculationController:
@@ -59,46 +100,42 @@ class SpeculationController:
         model_drafter: Drafter | None,
         lookup_drafter: Drafter | None,
         costs: PassCosts,
-        pair_stats: PairStats,
+        beliefs: PairBeliefs,
         *,
-        n_prompt: int = 0,
         n_draft_read: int = 0,
     ) -> None:
-        """The draft has already read `n_draft_read` of the `n_prompt` tokens."""
+        """The draft has already read `n_draft_read` tokens of the prompt."""
         self._model_drafter = model_drafter
         self._lookup_drafter = lookup_drafter
         self._costs = costs
-        self._stats = pair_stats
-        self._gain = ExpectedGain(costs, pair_stats)
-        plain_ms = 0.0
-        if costs.is_measured:
-            plain_ms = costs.plain_ms
-        pair_stats.start_answer(plain_ms)
+        self._beliefs = beliefs
+        beliefs.start_answer()
         costs.start_answer()
-        self._regret = RegretBudget()
-        self._lookup_draft = Draft()
-        self._n_copyable = n_prompt - _PROMPT_END
-        # Of this round, if the model drafted.
-        self._stop_policy: GainStopPolicy | None = None
-        self._buckets: list[int] = []  # Confidence bucket of each of its draft tokens.
-        self._is_probing = False
-        self._model_pays = False
-        self._has_drafted = False
         self._draft_read_to = n_draft_read
-        self._n_to_catch_up = 0
         # Tokens of a text that the draft reads: a head only the end.
         self.max_unread = sys.maxsize
-        self._is_reading_free = False
-        self._is_reading_too_dear = False
-        """Whether the draft model may read a long text free of charge, or not at all."""
         self.max_tokens_left = sys.maxsize  # Upper bound of what the answer still has.
+        self._recent_tokens = _INITIAL_TOKENS
+        self._recent_passes = _INITIAL_TOKENS
         self._n_rounds = 0
-        self._last_plan_round = 0
-        self._plan_again_at = 0
+        self._next_plan_round = 0
+        self._lost_passes = 0.0  # Since the last plan.
+        self._plain_plan: DraftPlan | None = None
+        self._draft_plan: DraftPlan | None = None
+        # Of this round:
+        self._copy = Draft()
+        self._stop: PlannedStop | None = None  # If the model drafted.
+        self._n_to_catch_up = 0
+        self.round_plan = RoundPlan("plain", 0, "")
+        # What is reported:
+        self._draft_is_on = False  # Whether the draft paid when it was last asked.
         self._last_plan: SpeculationPlan | None = None
+        self._last_report_round = 0
         self._lookup_gain = 0.0  # Recent accepted tokens per round from prompt lookup.
         self._match_rate = 0.0
         """Recent share of rounds in which prompt lookup found an earlier match."""
+
+    # --- a round
 
     def propose(
         self,
@@ -106,270 +143,292 @@ class SpeculationController:
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        self._stop_policy = None
-        self._buckets = []
-        self._lookup_draft = Draft()
+        self._stop = None
+        self._copy = Draft()
+        plan = self._plan_round(tokens, limit)
+        self.round_plan = plan
+        if plan.source == "copy":
+            return replace(self._copy.first(plan.length), reason=plan.reason)
+        if plan.source == "plain":
+            return Draft(reason=plan.reason)
+        return self._draft_with_model(tokens, plan)
+
+    def _plan_round(self, tokens: Sequence[int], limit: int) -> RoundPlan:
         costs = self._costs
-        if (
-            costs.change_ms
-            and self._model_drafter
-            and not self._stats.rounds_since_draft
-        ):
-            costs.hold_best_width(self._stats.acceptance.mean_probability)
-        is_unclear = self._gain.tokens_per_ms * costs.plain_ms < _CLEAR_SPEEDUP
+        is_unclear = self.speedup < _CLEAR_SPEEDUP
         if costs.needs_plain_pass and is_unclear:
-            return Draft(reason="timing a plain pass")
+            return RoundPlan("plain", 0, "timing a plain pass")
+        plain, drafting = self._plans()
         if self._lookup_drafter is not None:
-            self._lookup_draft = self._lookup_drafter.propose(tokens, limit)
-        copied = self._lookup_draft
-        n_copied, lookup_gain = self._gain.lookup_gain(
-            copied, limit, self._regret, in_prompt=copied.copied_from < self._n_copyable
+            self._copy = self._lookup_drafter.propose(tokens, limit)
+        unread = self._count_unread(len(tokens))
+        pays = self._model_drafter is not None and self._draft_pays(drafting, unread)
+        self._draft_is_on = pays
+        copied = self._copy_gain(drafting if pays else plain)
+        gain = drafting.gain + self._beliefs.gain_error
+        if copied.n and not (pays and gain > copied.gain):
+            return RoundPlan("copy", copied.n, self._copy_reason(copied))
+        if pays:
+            reason = f"the draft gains {gain:.2f} tokens a round"
+            return RoundPlan("draft", limit, reason)
+        if self._is_probe_due(plain, unread):
+            n = self._beliefs.tokens_since_draft
+            reason = f"one draft token after {n} tokens without"
+            return RoundPlan("probe", limit, reason)
+        return RoundPlan("plain", 0, self._plain_reason(gain))
+
+    def _plans(self) -> tuple[DraftPlan, DraftPlan]:
+        """The plans of plain rounds and of rounds with a draft, made anew if it is time."""
+        plain = self._plain_plan
+        drafting = self._draft_plan
+        is_due = (
+            self._n_rounds >= self._next_plan_round
+            or self._lost_passes > _PLAN_AGAIN_AT_LOSS
         )
-        limit = self._plan_model(len(tokens), limit)
-        is_lookup_better = n_copied > 0 and not self._is_probing
-        if self._model_pays:
-            is_lookup_better &= lookup_gain >= self._gain.model_gain(0, 1.0, limit)
-        if is_lookup_better:
-            reason = f"{copied.match_length} tokens matched earlier text"
-            return replace(copied, tokens=copied.tokens[:n_copied], reason=reason)
-        if self._model_pays or self._is_probing:
-            return self._draft_with_model(tokens, limit)
-        self._stats.rounds_since_draft += 1
-        return Draft(reason=self._no_draft_reason())
+        if plain is None or drafting is None or is_due:
+            held_width = 1 if drafting is None else drafting.held_width
+            plain, drafting = plan_drafts(
+                self._beliefs,
+                self._costs.in_passes(),
+                rate=self.speedup,
+                held_width=held_width,
+            )
+            self._plain_plan = plain
+            self._draft_plan = drafting
+            self._next_plan_round = self._n_rounds + _ROUNDS_BETWEEN_PLANS
+            self._lost_passes = 0.0
+        return plain, drafting
 
-    def pays_to_read(self, n_tokens: int, limit: int) -> bool:
-        """Whether the draft was tried, and is expected to gain more than reading costs."""
-        gain = self._stats.expected_gain(self._gain.model_gain(0, 1.0, limit))
-        return self._stats.is_promising and gain > self._reading_cost(n_tokens)
+    def _copy_gain(self, plan: DraftPlan) -> CopyGain:
+        copied = self._copy
+        return plan.copy_gain(copied.match_length, len(copied.tokens))
 
-    def _reading_ms(self, n_tokens: int) -> float:
-        share = self._stats.reading
-        share = self._costs.catch_up_share if share is None else share
-        return n_tokens * share * self._costs.first_draft_ms
+    def _draft_pays(self, plan: DraftPlan, n_unread: int) -> bool:
+        """Whether the draft is expected to gain, and more than it has to read.
 
-    def _reading_cost(self, n_tokens: int) -> float:
-        """Tokens that a round loses if the draft reads `n_tokens` of text.
-
-        An answer is expected to go on for as many rounds as it has had, or to its upper
-        bound.
+        Reading is an investment in the rest of the answer. It is never charged to the
+        gain of a round, or a long prompt would pause a good pair for good.
         """
-        n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
-        return self._gain.tokens_per_ms * self._reading_ms(n_tokens) / n_rounds
+        beliefs = self._beliefs
+        gain = plan.gain + beliefs.gain_error
+        if gain <= 0 or plan.thresholds.go_on[0] >= 1:
+            return False
+        reading = self._reading_passes(n_unread)
+        rest = beliefs.expected_rest(self.max_tokens_left)
+        won = beliefs.own_share * gain * rest / (1 + gain)
+        if beliefs.is_known:
+            return won > _READING_MARGIN * reading
+        length = beliefs.mean_length + beliefs.answer_tokens
+        return won > reading and reading <= _MAX_FIRST_READING * length
 
-    def _plan_model(self, n_tokens: int, limit: int) -> int:
-        """Decide whether to draft with the model, and return the longest draft.
+    def _is_probe_due(self, plan: DraftPlan, n_unread: int) -> bool:
+        """Whether to draft one token, to see if the draft has become better.
 
-        It is the longest that is affordable.
-        A draft that pays only when it is longer than affordable has to wait. One that
-        fails leaves a part of the budget to the next, unless it is a single token.
+        All probes together cost a small share of the time.
         """
-        self._model_pays = False
-        self._is_probing = False
-        costs = self._costs
-        stats = self._stats
-        if self._model_drafter is None or self._n_rounds < self._plan_again_at:
-            return 0
-        gain = stats.expected_gain(self._gain.model_gain(0, 1.0, limit))
-        n_unread = n_tokens - self._draft_read_to
-        # else, the price of reading is a guess: all of the text is counted
-        if stats.is_promising:
-            n_unread = min(n_unread, self.max_unread)
-        reading_ms = self._reading_ms(n_unread)
-        if gain <= 0 and not stats.is_probe_due(reading_ms / costs.plain_ms):
-            self._plan_again_at = self._n_rounds + _ROUNDS_OF_PAUSE
-            return 0
-        self._is_reading_free = stats.is_promising and gain > self._reading_cost(
-            n_unread
-        )
-        is_charged = n_unread > _MAX_CATCH_UP and not self._is_reading_free
-        loss = reading_ms / costs.plain_ms if is_charged else 0.0
-        affordable = self._affordable_length(
-            limit, lambda n: loss + costs.draft_loss(n)
-        )
-        self._is_reading_too_dear = loss > 0 and not affordable
-        with_reserve = self._affordable_length(
-            affordable, lambda n: _RESERVE * (loss + costs.draft_loss(n))
-        )
-        affordable = max(min(affordable, 1), with_reserve)
-        self._model_pays = gain > 0 and (
-            affordable == limit or self._gain.model_gain(0, 1.0, affordable) > 0
-        )
-        self._is_probing = gain <= 0 and affordable > 0
-        return affordable
+        n_tokens = self._beliefs.tokens_since_draft
+        if self._model_drafter is None or n_tokens < _MIN_TOKENS_TO_PROBE:
+            return False
+        cost = self._reading_passes(n_unread) + plan.round_cost(1)
+        return cost <= _MAX_PROBE_COST and cost < _PROBE_SHARE * n_tokens
 
-    def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
-        """The longest draft whose loss the regret budget covers, at most `limit`."""
-        can_afford = partial(
-            self._regret.can_afford,
-            gains=self._stats.is_gaining,
-            is_trial=self._stats.is_unproven,
-        )
-        if limit < 1 or can_afford(loss(limit)):
-            return limit
-        return next(n for n in range(limit) if not can_afford(loss(n + 1)))
+    def pays_to_read(self, n_tokens: int) -> bool:
+        """Whether the draft is known, and gains more than reading so many tokens costs."""
+        if self._model_drafter is None or not self._beliefs.is_known:
+            return False
+        _, drafting = self._plans()
+        return self._draft_pays(drafting, n_tokens)
 
-    def _draft_with_model(self, tokens: Sequence[int], limit: int) -> Draft:
+    def _count_unread(self, n_tokens: int) -> int:
+        return min(n_tokens - self._draft_read_to, self.max_unread)
+
+    def _reading_passes(self, n_unread: int) -> float:
+        """What reading costs the draft beyond its usual pass."""
+        share = self._beliefs.reading
+        if share is None:
+            share = self._costs.catch_up_share
+        passes = max(0, n_unread - _CAUGHT_UP) * share
+        return passes * self._costs.first_draft_ms / self._costs.plain_ms
+
+    def _draft_with_model(self, tokens: Sequence[int], plan: RoundPlan) -> Draft:
         assert self._model_drafter is not None
-        policy = GainStopPolicy(self._gain, limit, is_probe=self._is_probing)
-        self._n_to_catch_up = min(len(tokens) - self._draft_read_to, self.max_unread)
-        draft = self._model_drafter.propose(tokens, limit, policy)
+        planned = self._plain_plan if plan.source == "probe" else self._draft_plan
+        assert planned is not None
+        stop = PlannedStop(planned, plan.length, is_probe=plan.source == "probe")
+        self._n_to_catch_up = self._count_unread(len(tokens))
+        draft = self._model_drafter.propose(tokens, plan.length, stop)
         self._draft_read_to = len(tokens)
-        self._stats.rounds_since_draft = 0
+        self._stop = stop
         n = len(draft.tokens)
-        buckets = policy.confidence_buckets
-        # A pass of a draft model with another vocabulary may draft several tokens.
-        self._buckets = [*buckets, *buckets[-1:] * (n - len(buckets))][:n]
-        self._stop_policy = policy
         if not n:
             return replace(draft, reason=draft.reason or "draft confidence too low")
-        reason = f"draft expects {policy.expected_accepted:.1f} of {n} accepted"
+        reason = f"draft expects {stop.expected_accepted:.1f} of {n} accepted"
         return replace(draft, reason=reason)
 
+    def _copy_reason(self, copied: CopyGain) -> str:
+        n_matched = self._copy.match_length
+        return (
+            f"{n_matched} tokens matched earlier text: "
+            f"{copied.expected_right:.1f} of {copied.n} expected right"
+        )
+
+    def _plain_reason(self, gain: float) -> str:
+        if self._model_drafter is None:
+            if self._copy.tokens:
+                return "prompt lookup not worthwhile"
+            return "no repeated text"
+        if gain > 0:
+            return "the draft would first have to read the text"
+        return f"a draft would lose {-gain:.2f} tokens a round"
+
+    # --- what it showed
+
     def record_round(self, result: RoundResult) -> None:
-        """Update the statistics with a round's result."""
+        """Update costs and beliefs with a round's result."""
         costs = self._costs
+        beliefs = self._beliefs
         n_tokens = len(result.tokens)
         self._n_rounds += 1
         self.max_tokens_left = max(1, self.max_tokens_left - n_tokens)
-        target_ms = result.ms.verify + result.ms.host
-        draft_ms = result.ms.draft
-        charged_ms = min(
-            target_ms, _MAX_CHARGE * costs.verify_ms[min(result.width, MAX_WIDTH)]
+        is_copy = self.round_plan.source == "copy" and bool(result.draft.tokens)
+        beliefs.record_round(
+            n_tokens, has_draft=self._stop is not None, is_copy=is_copy
         )
-        charged_ms += draft_ms
-        # else it was the prompt's last batch
-        if result.width == len(result.draft.tokens) + 1:
-            charged_ms -= self._record_times(result, target_ms)
-        passes: float = n_tokens
-        if result.draft.tokens or draft_ms:
-            passes = charged_ms / costs.steady_plain_ms
-            self._has_drafted = True
-        elif self._has_drafted:
-            passes += costs.last_change_ms / costs.plain_ms
-        is_copy = (result.draft.source or "").startswith("lookup")
-        self._regret.record_round(n_tokens, passes, is_copy=is_copy)
-        acceptance = self._stats.acceptance
-        for i, bucket in enumerate(self._buckets[: result.accepted + 1]):
-            acceptance.model.record(bucket, i < result.accepted)
-            acceptance.record_model_token(i, float(i < result.accepted))
-        copied = self._lookup_draft
-        match = copied.match_length
-        in_prompt = copied.copied_from < self._n_copyable
-        if in_prompt and copied.tokens and not result.draft.tokens:
-            self._regret.record_unused_copy(
-                is_right=copied.tokens[0] == result.tokens[0]
-            )
+        self._record_copy(result)
+        if result.width != len(result.draft.tokens) + 1:
+            return  # It was the prompt's last batch, whose time says nothing.
+
+        target_ms = result.ms.verify + result.ms.host
+        usual_ms = costs.verify_ms[min(result.width, MAX_WIDTH)]
+        charged_ms = target_ms
+        if costs.is_measured:
+            charged_ms = min(target_ms, _MAX_CHARGE * usual_ms)
+        draft_ms = self._record_draft_time(result)
+        costs.record_pass(result.width, target_ms)
+        passes = (charged_ms + draft_ms) / costs.plain_ms
+        self._recent_tokens = _RATE_DECAY * self._recent_tokens + n_tokens
+        self._recent_passes = _RATE_DECAY * self._recent_passes + passes
+        if self._stop is not None:
+            self._record_judgement(self._stop, result, passes)
+            self._lost_passes += passes - n_tokens
+
+    def _record_judgement(
+        self, stop: PlannedStop, result: RoundResult, passes: float
+    ) -> None:
+        """Which of the model's draft tokens were accepted, and what the round gained."""
+        beliefs = self._beliefs
+        plan = self._draft_plan
+        assert plan is not None
+        n = len(result.draft.tokens)
+        # A pass of a draft model with another vocabulary may draft several tokens.
+        buckets = [*stop.buckets, *stop.buckets[-1:] * (n - len(stop.buckets))][:n]
+        for i, bucket in enumerate(buckets[: result.accepted + 1]):
+            beliefs.record_draft_token(bucket, is_accepted=i < result.accepted)
+        if stop.refused_bucket is not None and result.accepted == n:
+            beliefs.record_confidence(stop.refused_bucket)
+        gain = result.accepted - plan.rate * (passes - 1)
+        is_probe = self.round_plan.source == "probe"
+        beliefs.record_gain(gain, planned=plan.gain, is_probe=is_probe)
+        if not beliefs.is_known:
+            soon = self._n_rounds + _ROUNDS_BETWEEN_FIRST_PLANS
+            self._next_plan_round = min(self._next_plan_round, soon)
+
+    def _record_draft_time(self, result: RoundResult) -> float:
+        """Milliseconds of drafting without those of reading a long text."""
+        costs = self._costs
+        stop = self._stop
+        draft_ms = result.ms.draft
+        if stop is None or not stop.n_passes:
+            return draft_ms
+        n_passes = 1 if costs.drafts_blocks else stop.n_passes
+        if result.draft.overlap == "hit":
+            return draft_ms  # Some of the passes ran during the target's.
+        if self._n_to_catch_up <= _MAX_CATCH_UP:
+            costs.record_draft(result.draft.decode_seconds * 1e3, n_passes)
+            return draft_ms
+        usual_ms = costs.draft_passes_ms(n_passes)
+        reading_ms = max(0.0, draft_ms - usual_ms)
+        share = reading_ms / self._n_to_catch_up / costs.first_draft_ms
+        self._beliefs.record_reading(share, self._n_to_catch_up)
+        return draft_ms - reading_ms
+
+    def _record_copy(self, result: RoundResult) -> None:
+        """Which of the copied tokens were right, used or not."""
+        copied = self._copy
+        is_match = bool(copied.tokens)
+        self._match_rate += 0.1 * (float(is_match) - self._match_rate)
+        n_used = 0
+        if (result.draft.source or "").startswith("lookup"):
+            n_used = result.accepted
+        self._lookup_gain += 0.1 * (n_used - self._lookup_gain)
+        if not is_match:
+            return
+        n_right = 0
         for token, emitted in zip(copied.tokens, result.tokens, strict=False):
-            bucket = match_bucket(match, in_prompt=in_prompt)
-            acceptance.lookup.record(bucket, token == emitted)
-            match += 1
             if token != emitted:
                 break
-        self._match_rate *= 0.9
-        if self._lookup_draft.tokens:
-            self._match_rate += 0.1
+            n_right += 1
+        # Behind the last emitted token nothing is known of the copy.
+        n_judged = min(len(copied.tokens), len(result.tokens))
+        self._beliefs.record_copy(copied.match_length, n_right, n_judged)
 
-    def _record_times(self, result: RoundResult, target_ms: float) -> float:
-        """Record the times, and return those that are not charged.
+    # --- what is reported
 
-        They are the draft model's for reading a long text, if that is free.
-        """
-        costs = self._costs
-        stats = self._stats
-        policy = self._stop_policy
-        draft_ms = result.ms.draft
-        reading_ms = 0.0
-        costs.record_pass(result.width, target_ms)
-        if policy is not None and policy.n_passes:
-            n_passes = 1 if costs.drafts_blocks else policy.n_passes
-            if result.draft.overlap == "hit":
-                pass  # some of the passes ran during the target's
-            elif self._n_to_catch_up <= _MAX_CATCH_UP:
-                costs.record_draft(result.draft.decode_seconds * 1e3, n_passes)
-            else:
-                usual_ms = costs.draft_passes_ms(n_passes)
-                share = (
-                    max(0.0, draft_ms - usual_ms)
-                    / self._n_to_catch_up
-                    / costs.first_draft_ms
-                )
-                stats.record_reading(share, self._n_to_catch_up)
-                usual_ms = min(draft_ms, 2 * usual_ms)
-                reading_ms = draft_ms - usual_ms
-                draft_ms = usual_ms
-        stats.record_round(len(result.tokens), target_ms + draft_ms)
-        if policy is not None:
-            plain = costs.plain_ms
-            extra_ms = draft_ms + max(0.0, costs.verify_ms[result.width] - plain)
-            stats.record_draft_gain(result.accepted, extra_ms, plain)
-        is_copy = (result.draft.source or "").startswith("lookup")
-        n_copied = result.accepted if is_copy else 0
-        self._lookup_gain = 0.9 * self._lookup_gain + 0.1 * n_copied
-        return reading_ms if self._is_reading_free else 0.0
-
-    def _no_draft_reason(self) -> str:
-        if self._model_drafter is None:
-            if self._lookup_draft.tokens:
-                return "prompt lookup not worthwhile"
-            return "no repeated text"
-        is_on = self._stats.is_unproven or self._lookup_gain > _MIN_LOOKUP_GAIN
-        return "drafting not worthwhile" if is_on else "paused"
+    @property
+    def speedup(self) -> float:
+        """Recent tokens per one-token pass, at least 1."""
+        return max(1.0, self._recent_tokens / self._recent_passes)
 
     def plan_change(self) -> SpeculationPlan | None:
         """The current plan if its state, reason or speed-up changed, else None."""
         state = self._state()
         last = self._last_plan
         if last is not None and last.state == state:
-            if self._n_rounds - self._last_plan_round < _ROUNDS_BETWEEN_PLANS:
+            if self._n_rounds - self._last_report_round < _ROUNDS_BETWEEN_PLANS:
                 return None
-            plan = self._plan(state)
+            plan = self._report(state)
             change = abs((plan.speedup or 1.0) - (last.speedup or 1.0))
             if plan.why == last.why and change < _MIN_SPEEDUP_CHANGE:
                 return None
         else:
-            plan = self._plan(state)
+            plan = self._report(state)
         self._last_plan = plan
-        self._last_plan_round = self._n_rounds
+        self._last_report_round = self._n_rounds
         return plan
 
     def _state(self) -> SpeculationState:
-        is_given_up = self._stats.gain < 0 and self._is_reading_too_dear
-        is_copying = self._lookup_gain > _MIN_LOOKUP_GAIN
-        if (
-            self._model_drafter
-            and self._stats.is_unproven
-            and not (is_given_up or is_copying)
-        ):
-            return "probing"
-        return "on" if self._model_pays or is_copying else "paused"
+        if self._lookup_gain > _MIN_LOOKUP_GAIN:
+            return "on"
+        if not self._draft_is_on:
+            return "paused"
+        return "on" if self._beliefs.is_known else "probing"
 
-    def _plan(self, state: SpeculationState) -> SpeculationPlan:
+    def _report(self, state: SpeculationState) -> SpeculationPlan:
         if state == "probing":
             return SpeculationPlan(state, "measuring draft acceptance", None)
-        speedup = round(self._gain.tokens_per_ms * self._costs.plain_ms, 2)
+        speedup = round(self.speedup, 2)
         if self._model_drafter is None:
-            if state == "on":
-                return SpeculationPlan(
-                    state, "prompt lookup finds repeated text", speedup
-                )
-            repeats = self._match_rate > _MIN_MATCH_RATE
-            why = "not worth it for this text" if repeats else "no repeated text yet"
+            why = "prompt lookup finds repeated text"
+            if state == "paused":
+                repeats = self._match_rate > _MIN_MATCH_RATE
+                why = "no repeated text yet"
+                if repeats:
+                    why = "not worth it for this text"
             return SpeculationPlan(state, why, speedup)
         if state == "on":
             return SpeculationPlan(state, "worth it for this text", speedup)
-        if self._stats.is_unproven:
-            why = "the draft would first have to read the text; that costs more than it saves"
-            return SpeculationPlan(state, why, speedup)
-        until = self._n_rounds + max(
-            0, self._stats.probe_interval - self._stats.rounds_since_draft
-        )
-        return SpeculationPlan(state, self._pause_reason(), speedup, until)
+        return SpeculationPlan(state, self._pause_reason(), speedup)
 
     def _pause_reason(self) -> str:
-        """Blames the passes if even a draft that is always accepted would hardly pay."""
-        width = _USUAL_DRAFT + 1
-        best = width / (1 + self._costs.draft_loss(_USUAL_DRAFT))
-        if best >= _WORTHWHILE_SPEEDUP:
+        """Blames the reading, or the passes if even a perfect draft would hardly pay."""
+        plan = self._draft_plan
+        if plan is None or not self._costs.is_measured:
             return "not worth it for this text"
-        passes = self._costs.verify_ms[width] / self._costs.plain_ms
-        return f"here, checking {width} tokens costs {passes:.1f} passes"
+        if plan.gain + self._beliefs.gain_error > 0:
+            return "the draft would first have to read the text; that costs more than it saves"
+        width = _USUAL_DRAFT + 1
+        costs: DraftCosts = self._costs.in_passes()
+        round_cost = costs.verify[width] + costs.drafting(_USUAL_DRAFT)
+        if width / round_cost >= _WORTHWHILE_SPEEDUP:
+            return "not worth it for this text"
+        return f"here, checking {width} tokens costs {costs.verify[width]:.1f} passes"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from localspec.protocol.wire import DRAFT_MAX, NEW_TIME_WEIGHT, MeasuredCosts
+from localspec.spec.control.draft_plan import DraftCosts
 
 MAX_WIDTH = DRAFT_MAX + 1
 # Of a new time for other widths: all costs grow with the context.
 _OTHER_WIDTHS_WEIGHT = 0.1
-_MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
 _NEW_PLAIN_WEIGHT = 0.5
 """Weight of a time for which there was none, or no recent one.
 
@@ -36,8 +36,6 @@ first draft of a model whose pass costs 0.26 target passes.
 _CLIFF_WIDTH = 3
 # Until learnt: launching 32 layers kernel by kernel, on an H100.
 _GRAPH_CHANGE_MS = 0.9
-# Another width than the held one has to be better by this factor.
-_HELD_ADVANTAGE = 1.03
 _DEFAULT_C = 0.1  # Cost of a draft pass until one is timed, in one-token target passes.
 
 
@@ -90,11 +88,7 @@ class PassCosts:
         self._n_alike = 0
         self.change_ms = _GRAPH_CHANGE_MS if settling > 1 else 0.0
         """Extra time of each of the first `settling` passes of another width."""
-        self.last_change_ms = 0.0  # Of the last pass.
-        self.held_width = 1  # The width that is best for most rounds.
         self._interpolate()
-        self._price_changes()
-        self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
         """Times for every width, from those of the measured widths.
@@ -116,40 +110,13 @@ class PassCosts:
         if widths[-1] < _CLIFF_WIDTH:
             slope = min(slope, _DEFAULT_SLOPE * line[1])
         line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
-        self._line = line
-
-    def _price_changes(self) -> None:
-        self.verify_ms = self._line
-        held = self.held_width
-        """Milliseconds of a target pass by width.
-
-        Those of a width that is not held include the changes to it and back.
-        """
-        price = self._excursion_ms(held)
-        if price:
-            with_changes = [ms + price for ms in self._line]
-            with_changes[held] = self._line[held]
-            self.verify_ms = with_changes
-
-    def _excursion_ms(self, width: int) -> float:
-        """Extra time of leaving this width and coming back.
-
-        None if it was left already.
-        """
-        if width != self._last_width:
-            return 0.0
-        n_alike = min(self._n_alike, self._settling)
-        return (1 + n_alike) * self.change_ms
+        self.verify_ms = line
+        """Milliseconds of a target pass by width, host time included."""
 
     @property
     def plain_ms(self) -> float:
         """Milliseconds of a round that drafts nothing."""
-        return self._line[1]
-
-    @property
-    def steady_plain_ms(self) -> float:
-        """A lower estimate of `plain_ms`, which a few slow passes do not raise."""
-        return min(self.plain_ms, self._mean_plain_ms)
+        return self.verify_ms[1]
 
     @property
     def c(self) -> float:
@@ -160,7 +127,6 @@ class PassCosts:
     def start_answer(self) -> None:
         """The last pass was the prompt's, of some other width."""
         self._last_width = 0
-        self._price_changes()
 
     def record_pass(self, width: int, ms: float) -> None:
         """Record the milliseconds of a target pass, host time included."""
@@ -169,24 +135,24 @@ class PassCosts:
         if not self.is_measured:
             self.is_measured = True
             self._ms_by_width = {width: ms}
-            self._mean_plain_ms = ms
             self.draft_ms *= ms
             self.first_draft_ms *= ms
         else:
             # the first says what a change costs, unless a prompt was read before it
             if is_dear:
                 is_change = self._n_alike == 1 and self._last_width > 0
-                ms = self._record_change(width, ms) if is_change else self._line[width]
+                ms = (
+                    self._record_change(width, ms)
+                    if is_change
+                    else self.verify_ms[width]
+                )
             self._update_times(width, ms)
-        self.last_change_ms = self.change_ms if is_dear else 0.0
         self._last_width = width
         self._interpolate()
-        self._price_changes()
-        self._mean_plain_ms += _MEAN_WEIGHT * (self.plain_ms - self._mean_plain_ms)
 
     def _record_change(self, width: int, ms: float) -> float:
         """Learn the price of a change of the width; returns the time without it."""
-        extra = max(0.0, ms - self._line[width])
+        extra = max(0.0, ms - self.verify_ms[width])
         extra = min(extra, 2 * _MAX_CHANGE * self.change_ms or extra)
         if width <= max(self._ms_by_width):  # an extrapolated time says nothing
             weight = NEW_TIME_WEIGHT if self.change_ms else _NEW_PLAIN_WEIGHT
@@ -195,7 +161,7 @@ class PassCosts:
 
     def _update_times(self, width: int, ms: float) -> None:
         times = self._ms_by_width
-        before = self._line[width]
+        before = self.verify_ms[width]
         if width > 1 and max(times) == 1:
             times[width] = ms
         else:
@@ -221,39 +187,22 @@ class PassCosts:
         """Whether a plain pass is due: every speed-up is measured against one."""
         return not self.is_measured or self._rounds_since_plain >= self._plain_interval
 
-    def hold_best_width(self, acceptance: Callable[[int], float]) -> None:
-        """Choose `held_width`.
-
-        `acceptance` gives the mean acceptance probability of a place in a draft.
-        """
-        best = 0.0
-        probability = 1.0
-        tokens = 1.0
-        held = self.held_width
-        for width in range(1, MAX_WIDTH + 1):
-            rate = tokens / (self._line[width] + self.draft_passes_ms(width - 1))
-            if width == held:
-                rate *= _HELD_ADVANTAGE
-            if rate > best:
-                best = rate
-                self.held_width = width
-            probability *= acceptance(width - 1)
-            tokens += probability
-        self._price_changes()
-
     def draft_passes_ms(self, n_passes: int) -> float:
         """Milliseconds of consecutive draft passes in one round."""
         return self.first_draft_ms + self.draft_ms * (n_passes - 1) if n_passes else 0.0
 
-    def verify_loss(self, n_drafted: int) -> float:
-        """The loss of verifying `n_drafted` tokens in vain, in one-token passes."""
-        return (self._line[n_drafted + 1] + self._excursion_ms(1)) / self.plain_ms - 1
+    def in_passes(self) -> DraftCosts:
+        """All costs, in one-token passes.
 
-    def draft_loss(self, n_drafted: int) -> float:
-        """The loss of drafting `n_drafted` tokens, too, in one-token passes."""
-        return (
-            self.verify_loss(n_drafted)
-            + self.draft_passes_ms(n_drafted) / self.plain_ms
+        A pass of another width costs a change, and coming back costs one for each of the
+        first passes, until their graph is there again.
+        """
+        plain_ms = self.plain_ms
+        return DraftCosts(
+            verify=[ms / plain_ms for ms in self.verify_ms],
+            first_draft=self.first_draft_ms / plain_ms,
+            next_draft=self.draft_ms / plain_ms,
+            excursion=(1 + self._settling) * self.change_ms / plain_ms,
         )
 
     def record_draft(self, ms: float, n_passes: int) -> None:

@@ -1,8 +1,13 @@
-"""The controller in worlds whose best draft length is known: no clock, no model."""
+"""The controller in worlds whose best draft length is known: no clock, no model.
+
+What it aims at is the least time over a person's use of a pair (docs/drafters.md). No
+account holds an answer to a bound, so the bounds are those of many answers.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import exp
 from statistics import mean
 from typing import cast
 
@@ -11,13 +16,23 @@ import pytest
 
 from localspec.protocol.events import RoundTimes, SpeculationPlan
 from localspec.protocol.wire import MeasuredCosts
-from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.pair_stats import PairStats
+from localspec.spec.control.controller import RoundPlan, SpeculationController
+from localspec.spec.control.pair_beliefs import SIBLING_PRIOR, PairBeliefs
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import common_prefix_length
+from localspec.spec.protocols import Draft, DraftStopPolicy
 from localspec.spec.speculative_loop import RoundResult
-from tests.spec.control.worlds import CLIFF, FLAT, STEEP, World, mixed, steady
+from tests.spec.control.worlds import (
+    CLIFF,
+    FLAT,
+    H100,
+    STEEP,
+    World,
+    mixed,
+    steady,
+    turning,
+)
 
 HOPELESS = {
     "flat": World(steady(0.01)),
@@ -45,62 +60,146 @@ MISJUDGED = {
 """Than what was measured before: something else was running, say."""
 
 
+CHANGING: dict[str, Callable[[], World]] = {
+    "turns bad": lambda: World(turning(0.95, 0.02, every=60)),
+    "back and forth": lambda: World(turning(0.9, 0.05, every=7)),
+    "turns bad behind a cliff": lambda: World(
+        turning(0.95, 0.0, every=100), c=0.05, curve=CLIFF
+    ),
+    "noise": lambda: World(steady(0.3), curve=STEEP, noise=0.2),
+    "never measured, a dear draft": lambda: World(
+        steady(0.4), c=0.5, told=False, curve=STEEP
+    ),
+    "never measured, a cliff": lambda: World(steady(0.45), told=False, curve=CLIFF),
+    "every change of the width is dear": lambda: World(
+        steady(0.5), c=0.09, curve=H100, change=0.3, settling=2
+    ),
+}
+"""Worlds that are not what they were, or were thought to be."""
+
+
+def speedups(world: World, n_answers: int, n_tokens: int = 200) -> list[float]:
+    """Of consecutive answers of a pair, of which nothing is known before the first."""
+    found = []
+    for _ in range(n_answers):
+        saved = world.beliefs.saved()
+        world.beliefs = PairBeliefs.from_saved(saved, SIBLING_PRIOR)
+        controller = world.controller()
+        ms = world.run(controller, n_tokens, 16, controller)
+        plain_ms = 10.0 * (1 + world.host(1)) * exp(world.noise**2 / 2)
+        found.append(plain_ms / ms)
+    return found
+
+
 @pytest.mark.parametrize("world", HOPELESS.values(), ids=HOPELESS)
-def test_where_nothing_pays_it_costs_next_to_nothing(world: World) -> None:
-    assert world.adaptive(400) >= 0.97
+def test_where_nothing_pays_a_first_answer_loses_little_and_later_ones_less(
+    world: World,
+) -> None:
+    for seed in range(4):
+        first, *later = speedups(replace(world, seed=seed), 4)
+        assert first >= 0.93
+        assert min(later) >= 0.97
 
 
 @pytest.mark.parametrize("world", MISJUDGED.values(), ids=MISJUDGED)
 def test_wrong_measurements_cost_little(world: World) -> None:
-    """Plain passes are tried now and then: only they show that drafting is slower."""
-    plain = 1 + world.host(1)
-    assert mean(world.adaptive(400) * plain for _ in range(4)) >= 0.95
+    """Plain passes are timed now and then: only they show that drafting is slower."""
+    found = [speedups(replace(world, seed=seed), 3) for seed in range(4)]
+    assert mean(itertools.chain(*found)) >= 0.97
 
 
 @pytest.mark.parametrize("world", WORTH.values(), ids=WORTH)
 def test_it_comes_near_the_best_fixed_length(world: World) -> None:
     best = world.best_fixed()
-    # it takes a thousand tokens of probes to find that drafting pays
+    first: list[float] = []
+    later: list[float] = []
+    for seed in range(4):
+        found = speedups(replace(world, seed=seed), 5)
+        first.append(found[0])
+        later += found[1:]
     if world.curve is CLIFF:
-        speedups = [replace(world, seed=seed).adaptive(12_000) for seed in range(2)]
-        assert mean(speedups) >= 0.95 * best
-    else:
-        assert world.adaptive(4000) >= 0.95 * best
+        # By the prior no length pays behind the cliff; probes find out that one does.
+        assert mean(first) >= 0.97
+        assert mean(speedups(world, 8, n_tokens=1000)[4:]) >= 0.85 * best
+        return
+    assert mean(first) >= 0.9 * best
+    assert mean(later) >= 0.93 * best
 
 
-def judge(world: World, n_accepted: int) -> None:
-    """Saves a score of the draft, as `localspec pair` does, and reads it back."""
-    stats = PairStats()
-    stats.record_score([n_accepted] * 100)
-    world.stats = PairStats.from_saved(stats.saved())
+@pytest.mark.parametrize("make_world", CHANGING.values(), ids=CHANGING)
+def test_where_things_change_few_answers_of_a_known_pair_lose_more_than_three_percent(
+    make_world: Callable[[], World],
+) -> None:
+    later: list[float] = []
+    for seed in range(8):
+        later += speedups(replace(make_world(), seed=seed), 6)[1:]
+    assert mean(found >= 0.97 for found in later) >= 0.9
+    assert min(later) >= 0.85
 
 
-def test_a_dear_draft_is_not_used_before_it_was_judged() -> None:
-    """Reading what it missed would cost more than the regret budget ever has."""
-    assert World(steady(0.9), c=0.35).adaptive(1000) < 1.05
+def test_passes_that_become_three_times_as_dear_in_every_answer_cost_a_tenth() -> None:
+    """The rate of now and the error of the plan notice it, each time anew."""
+
+    def dearer_later(n_tokens: int) -> float:
+        return 3.0 if n_tokens > 100 else 1.0
+
+    found: list[float] = []
+    for seed in range(8):
+        world = World(steady(0.7), curve=STEEP, truly=dearer_later, seed=seed)
+        found += speedups(world, 6)[1:]
+    assert mean(found) >= 0.95
+    assert min(found) >= 0.75
 
 
-def test_a_dear_draft_is_used_once_it_was_judged_good() -> None:
-    good = World(steady(0.9), c=0.35)
-    judge(good, n_accepted=6)
-    controller = good.controller()
+def test_a_long_text_is_read_where_the_rest_of_the_answer_pays_for_it() -> None:
+    """The same good pair: behind 200 tokens, behind 8,000, and at an answer's end."""
+    for n_prompt, max_left, drafts in (
+        (200, 10_000, True),
+        (8_000, 10_000, False),
+        (200, 3, False),
+    ):
+        beliefs = known_beliefs(0.8)
+        costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.35}, 0.1))
+        controller = SpeculationController(NoDraft(), None, costs, beliefs)
+        controller.max_tokens_left = max_left
+        controller.propose([7] * n_prompt, 16)
+        assert (controller.round_plan.source == "draft") == drafts
 
-    speedup = 10.0 / good.run(controller, 4000, 16, controller)
 
-    assert speedup >= 0.9 * good.best_fixed()
+def test_a_draft_of_which_nothing_is_known_reads_only_a_small_part_of_the_answer() -> (
+    None
+):
+    """Of 120 tokens 4 % are 4.8 passes: 480 tokens at a hundredth of a pass each."""
+    for n_prompt, drafts in ((400, True), (600, False)):
+        costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.35}, 0.1))
+        controller = SpeculationController(NoDraft(), None, costs, PairBeliefs())
+        controller.propose([7] * n_prompt, 16)
+        assert (controller.round_plan.source == "draft") == drafts
 
 
-def test_a_dear_draft_costs_next_to_nothing_once_it_was_judged_bad() -> None:
-    bad = World(steady(0.3), c=0.35)
-    judge(bad, n_accepted=0)
-    controller = bad.controller()
+def test_probes_are_spaced_by_what_they_cost_across_answers() -> None:
+    """One probe costs .05 + .04 passes, and .001 for each token since the last.
 
-    assert 10.0 / bad.run(controller, 400, 16, controller) >= 0.97
+    So one after 16 tokens is the least that is allowed. Where a second row costs .35
+    passes, one after 45 tokens is 1 %.
+    """
+    for curve, least_tokens in ((FLAT, 16), (STEEP, 45)):
+        world = World(steady(0.01), c=0.05, curve=curve, reading=0.001)
+        world.beliefs.reading = 0.02
+        n_probes = 0
+        for _ in range(20):
+            saved = world.beliefs.saved()
+            world.beliefs = PairBeliefs.from_saved(saved, SIBLING_PRIOR)
+            controller = world.controller()
+            watched = Watched(controller)
+            world.run(cast(SpeculationController, watched), 100, 16, controller)
+            n_probes += watched.sources.count("probe")
+        assert 1000 / least_tokens < n_probes <= 2000 / least_tokens
 
 
 def test_knowing_which_tokens_are_easy_beats_every_fixed_length() -> None:
     world = World(mixed(0.1, 0.95, 0.6))
-    assert mean(world.adaptive(1000) for _ in range(3)) > 1.05 * world.best_fixed()
+    assert mean(speedups(world, 3, 1000)) > 1.05 * world.best_fixed()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +219,8 @@ def test_a_width_is_held_where_changing_it_is_dear(
         )
         for knows in (True, False)
     )
-    assert priced > 1.04 * unpriced
+    assert priced > 1.01 * unpriced
+    assert priced > 0.95 * World(sure, change=1.0).best_fixed()
 
 
 def test_a_pause_ends_when_the_draft_gets_better() -> None:
@@ -129,61 +229,140 @@ def test_a_pause_ends_when_the_draft_gets_better() -> None:
     world.run(controller, 300, 16, controller)
     assert state(controller).state == "paused"
     world.sure = steady(0.9)
-    world.run(controller, 600, 16, controller)
+    world.run(controller, 900, 16, controller)
     assert state(controller).state == "on"
 
 
-def test_a_draft_that_is_given_up_for_its_reading_is_not_said_to_be_measured() -> None:
-    world = World(steady(0.0), c=0.14, prompt=40, reading=0.2, noise=0.0)
-    for said in (
-        "measuring draft acceptance",
-        "the draft would first have to read the text; that costs more than it saves",
+def test_a_score_of_a_draft_spares_its_trial() -> None:
+    """`localspec pair` scores drafts: a good one is used at once, a bad one never."""
+    for n_accepted, source in ((5, "draft"), (0, "plain")):
+        beliefs = PairBeliefs()
+        beliefs.record_score([n_accepted] * 100)
+        costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.35}, 0.35))
+        controller = SpeculationController(NoDraft(), None, costs, beliefs)
+        controller.propose([7] * 300, 16)
+        assert controller.round_plan.source == source
+
+
+def test_a_head_reads_along_only_if_it_is_known_to_gain() -> None:
+    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.35}, 0.1))
+    for beliefs, pays in (
+        (PairBeliefs(), False),
+        (known_beliefs(0.8), True),
+        (known_beliefs(0.0), False),
     ):
-        controller = world.controller()
-        world.run(controller, 20, 16, controller)
-        assert state(controller).why == said
-        world.run(controller, 76, 16, controller)
+        controller = SpeculationController(NoDraft(), None, costs, beliefs)
+        assert controller.pays_to_read(300) == pays
+        assert not controller.pays_to_read(100_000)
 
 
-def test_a_long_text_is_read_where_the_gain_covers_what_reading_costs() -> None:
-    """One rule for CPU and GPU: measured times decide.
+def test_three_rounds_by_hand() -> None:
+    """The example of the module's docstring."""
+    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "17": 2.6}, 0.1))
+    draft = ScriptedDraft([0.9, 0.5, 0.1])
+    lookup = ScriptedCopies()
+    controller = SpeculationController(draft, lookup, costs, PairBeliefs())
+    tokens = list(range(200))
 
-    The device does only until there are any.
-    """
-    for on_gpu, accepted in itertools.product((False, True), (0, 1, 2)):
-        world = World(steady(0.5), on_gpu=on_gpu)
-        controller = world.controller()
-        stats = world.stats
-        assert not controller.pays_to_read(10, 4), "nothing is known of the drafts"
-        for _ in range(50):
-            stats.record_draft_gain(accepted, 2.0, 10.0)
-            stats.acceptance.record_model_token(0, float(accepted > 0))
-        assert controller.pays_to_read(300, 4) == (accepted > 0)
-        gain = stats.expected_gain(controller._gain.model_gain(0, 1.0, 4))
-        for share in (0.1, 1.0):  # of a draft pass, which is a tenth of the target's
-            stats.reading = share
-            worth = int(max(gain, 0.0) * 32 / (share * world.c))
-            assert accepted == 0 or controller.pays_to_read(int(0.99 * worth), 4)
-            assert not controller.pays_to_read(int(1.01 * worth) + 1, 4)
-        controller.max_tokens_left = 2
-        assert not controller.pays_to_read(int(0.99 * worth), 4), "a short answer"
+    first = controller.propose(tokens, 16)
+    assert controller.round_plan == RoundPlan(
+        "draft", 16, "the draft gains 0.51 tokens a round"
+    )
+    assert len(first.tokens) == 2
+    assert first.reason == "draft expects 1.2 of 2 accepted"
+    controller.record_round(
+        RoundResult(first, 1, [first.tokens[0], 9999], RoundTimes(22, 12, 0), width=3)
+    )
+    tokens += [first.tokens[0], 9999]
+
+    lookup.copied = list(range(50, 58))
+    copied = controller.propose(tokens, 16)
+    assert controller.round_plan == RoundPlan(
+        "copy", 8, "4 tokens matched earlier text: 3.5 of 8 expected right"
+    )
+    assert copied.tokens == lookup.copied
 
 
-def test_a_pause_blames_the_text_or_the_passes() -> None:
-    """The second curve is that of SmolLM2 135M on two cores."""
-    dear = [1.0, 1.0, 1.8, 2.2, *(2.6 + 0.75 * i for i in range(14))]
-    for curve, why in (
-        (FLAT, "not worth it for this text"),
-        (dear, "here, checking 4 tokens costs 2.6 passes"),
-    ):
-        world = World(steady(0.1), curve=curve, noise=0.0)
-        controller = world.controller()
-        world.run(controller, 600, 16, controller)
-        assert (state(controller).state, state(controller).why) == ("paused", why)
+def known_beliefs(chance: float) -> PairBeliefs:
+    beliefs = PairBeliefs()
+    for i in range(250):
+        accepted = (i * 7 % 100) < 100 * chance
+        beliefs.record_draft_token(i % 5, is_accepted=accepted)
+    return beliefs
+
+
+class NoDraft:
+    """A draft model that is asked, and has nothing to say."""
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        return Draft()
+
+
+class ScriptedDraft:
+    """A draft model with these confidences in the tokens that it drafts."""
+
+    def __init__(self, confidences: Sequence[float]) -> None:
+        self._confidences = confidences
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        assert stop_policy is not None
+        drafted: list[int] = []
+        for token, confidence in enumerate(self._confidences, start=1000):
+            if not stop_policy.should_draft_token(confidence):
+                break
+            drafted.append(token)
+            if not stop_policy.should_continue(token):
+                break
+        return Draft(drafted, source="model")
+
+
+class ScriptedCopies:
+    """Prompt lookup that copies this, behind a match of four tokens."""
+
+    def __init__(self) -> None:
+        self.copied: list[int] = []
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        if not self.copied:
+            return Draft()
+        return Draft(self.copied, source="lookup", match_length=4)
+
+
+class Watched:
+    """A controller, and what its rounds did."""
+
+    def __init__(self, controller: SpeculationController) -> None:
+        self._controller = controller
+        self.sources: list[str] = []
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        draft = self._controller.propose(tokens, limit, stop_policy)
+        self.sources.append(self._controller.round_plan.source)
+        return draft
 
 
 def state(controller: SpeculationController) -> SpeculationPlan:
-    return controller._plan(controller._state())
+    return controller._report(controller._state())
 
 
 def test_states_are_told_once_and_with_their_reason() -> None:
@@ -215,9 +394,7 @@ def copying(
     The text is known.
     """
     costs = PassCosts(MeasuredCosts(10.0, curve or {"1": 1.0, "8": 1.3}))
-    controller = SpeculationController(
-        None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt
-    )
+    controller = SpeculationController(None, LookupDrafter(), costs, PairBeliefs())
     tokens = list(text[:n_prompt])
     n = 0
     while len(tokens) < len(text) and n < rounds:

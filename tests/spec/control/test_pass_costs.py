@@ -54,11 +54,11 @@ def test_what_passes_of_another_width_cost_is_priced_until_their_graph_is_there(
     for ms in (13.0, 13.0, 10.0):
         costs.record_pass(1, ms)
     assert costs.plain_ms == pytest.approx(10) and costs.change_ms == pytest.approx(3)
-    assert costs.verify_ms[4] == pytest.approx(14 + 3 * 3)  # its own, and two after it
-    assert costs.verify_loss(3) == pytest.approx(1.4 + 0.9 - 1)
+    in_passes = costs.in_passes()
+    assert in_passes.verify[4] == pytest.approx(1.4)
+    assert in_passes.excursion == pytest.approx(0.9)  # its own, and two after it
     costs.record_pass(4, 17.0)
-    assert costs.last_change_ms == pytest.approx(3)
-    # dear, whatever its width
+    # The price of the change is not in the time of the width.
     assert costs.verify_ms[1:5] == pytest.approx([10, 12, 13, 14])
     assert costs.verify_curve() == pytest.approx(SHOWN.curve)
     costs.start_answer()

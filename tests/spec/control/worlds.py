@@ -10,7 +10,7 @@ import numpy as np
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.pair_stats import PairStats
+from localspec.spec.control.pair_beliefs import PairBeliefs
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.spec.speculative_loop import RoundResult
@@ -79,7 +79,7 @@ class World:
         self.stands: list[bool] = []
         self.passes = 0
         self._read_to = 0
-        self.stats = PairStats()
+        self.beliefs = PairBeliefs()
         self.regret: list[tuple[int, float]] = []
         """After each round of the last run: tokens, and passes that drafting has lost.
 
@@ -133,7 +133,7 @@ class World:
         return costs
 
     def controller(self) -> SpeculationController:
-        return SpeculationController(self, None, self.costs(), self.stats)
+        return SpeculationController(self, None, self.costs(), self.beliefs)
 
     def result(self, draft: Draft, times: RoundTimes) -> RoundResult:
         kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
@@ -194,7 +194,7 @@ class World:
         return max(self.fixed(length) for length in range(9))
 
     def adaptive(self, n: int = 400) -> float:
-        self.stats = PairStats()
+        self.beliefs = PairBeliefs()
         controller = self.controller()
         return 10.0 / self.run(controller, n, 16, controller)
 
