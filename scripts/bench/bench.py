@@ -20,8 +20,8 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
-    *("chat", "commits", "counts", "examples", "loop", "pair", "peers"),
-    *("published", "regret", "serve", "tui", "widths"),
+    *("auto", "chat", "commits", "counts", "examples", "loop", "pair", "peers"),
+    *("published", "serve", "tui", "widths"),
 )
 """Modules beside this file, each with `add_options(parser)` and `main(args)`."""
 

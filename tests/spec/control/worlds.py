@@ -80,7 +80,7 @@ class World:
         self.passes = 0
         self._read_to = 0
         self.beliefs = PairBeliefs()
-        self.regret: list[tuple[int, float]] = []
+        self.lost_passes: list[tuple[int, float]] = []
         """After each round of the last run: tokens, and passes that drafting has lost.
 
         Passes are those of one token.
@@ -154,7 +154,7 @@ class World:
         lost = 0.0
         last_width = 0
         n_alike = 0
-        self.regret = []
+        self.lost_passes = []
         self._read_to = 0
         while len(tokens) < self.prompt + n:
             draft = drafter.propose(tokens, length)
@@ -179,7 +179,7 @@ class World:
             if self.passes or width > 1 or (is_dear and lost):
                 spent = times.draft + verify + times.host
                 lost += spent / (10.0 * (1 + self.host(1))) - len(result.tokens)
-            self.regret.append((len(tokens) - self.prompt, lost))
+            self.lost_passes.append((len(tokens) - self.prompt, lost))
             self.stands = []
             self.passes = 0
             ms += times.draft + verify + times.host
