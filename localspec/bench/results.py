@@ -22,7 +22,7 @@ from localspec.fit.speedup_model import (
 from localspec.machine import cpu_and_ram
 from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
-from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
+from localspec.protocol.wire import MODEL_DRAFT_MAX, MeasuredCosts
 
 # Reasons to leave out a trial; keys of `left_out` in the JSON.
 REPETITIVE = "repeats itself"
@@ -472,7 +472,7 @@ _MIN_VERIFIED = 8
 
 
 def cumulative_acceptance(counts: Sequence[DraftTotals]) -> list[float]:
-    """Probability that the first 1, 2, … DRAFT_MAX draft tokens are all accepted.
+    """Probability that the first 1, 2, … MODEL_DRAFT_MAX draft tokens are all accepted.
 
     `counts` are those of each position; without any the result is empty. The rates 0.8
     and 0.5 of two positions, with too few draft tokens at the third, give 0.8, 0.4,
@@ -483,7 +483,7 @@ def cumulative_acceptance(counts: Sequence[DraftTotals]) -> list[float]:
     rate = counts[0].acceptance_rate or 0.0
     probability = 1.0
     probabilities = []
-    for position in range(DRAFT_MAX):
+    for position in range(MODEL_DRAFT_MAX):
         if position < len(counts) and counts[position].drafted >= _MIN_VERIFIED:
             rate = counts[position].acceptance_rate or 0.0
         probability *= rate

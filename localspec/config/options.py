@@ -40,6 +40,7 @@ from localspec.config.option_types import (
 from localspec.protocol.wire import (
     ALL_LAYERS,
     DRAFT_MAX,
+    MODEL_DRAFT_MAX,
     FlashAttention,
     KvType,
     SamplingParams,
@@ -262,7 +263,7 @@ _SPECULATION = (
     Option(
         "draft_max",
         whole(f"0 to {DRAFT_MAX}", 0, DRAFT_MAX, none="auto"),
-        f"Max draft tokens per round, 0 to {DRAFT_MAX}.  [default: 5]",
+        f"Max draft tokens per round, 0 to {DRAFT_MAX}; of a model or head {MODEL_DRAFT_MAX}.  [default: 5]",
         title="max draft tokens",
         fills="draft_length",
     ),

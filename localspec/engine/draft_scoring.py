@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from localspec.protocol.wire import DRAFT_MAX, DraftScore
+from localspec.protocol.wire import DRAFT_MAX, MODEL_DRAFT_MAX, DraftScore
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
 from localspec.spec.prepared_answer import PreparedAnswer
@@ -86,7 +86,7 @@ def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
     n_in_a_row = 0
     for is_right in reversed(is_drafted):
         n_in_a_row = n_in_a_row + 1 if is_right else 0
-        accepted.append(min(n_in_a_row, DRAFT_MAX))
+        accepted.append(min(n_in_a_row, MODEL_DRAFT_MAX))
     accepted.reverse()
     return _to_score(accepted)
 
@@ -99,14 +99,14 @@ def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
     tokens = answer.prompt
     accepted: list[int] = []
     for i, token in enumerate(answer.tokens):
-        expected = answer.tokens[i : i + DRAFT_MAX]
+        expected = answer.tokens[i : i + MODEL_DRAFT_MAX]
         accepted.append(_count_equal(drafter, tokens, expected))
         tokens.append(token)
     return _to_score(accepted)
 
 
 def _to_score(accepted: Sequence[int]) -> DraftScore:
-    return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
+    return DraftScore((MODEL_DRAFT_MAX,) * len(accepted), tuple(accepted))
 
 
 def _count_equal(
@@ -150,7 +150,7 @@ def score_head(
         for i, state in enumerate(target.read_hidden_states(part)):
             listener.on_decode(part[i : i + 1], state[np.newaxis])
             tokens.append(text[at + i + 1])
-            expected = text[len(tokens) : len(tokens) + DRAFT_MAX]
+            expected = text[len(tokens) : len(tokens) + MODEL_DRAFT_MAX]
             accepted.append(_count_equal(drafter, tokens, expected))
     target.truncate(0)
     return _to_score(accepted)

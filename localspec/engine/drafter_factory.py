@@ -112,6 +112,7 @@ class DrafterFactory:
             drafts_blocks=drafts_blocks,
             settling=settling,
             drafts_on_gpu=drafts_on_gpu,
+            max_rollback=self._pair.target.rollback,
         )
 
     @property
@@ -151,7 +152,7 @@ class DrafterFactory:
             )
             drafting = Drafting(
                 controller,
-                self._length(answer, default=DRAFT_MAX),
+                self._length(answer, DRAFT_MAX, most=self._pair.max_draft),
                 plan,
                 plan_change=controller.plan_change,
                 on_round=controller.record_round,
@@ -160,7 +161,12 @@ class DrafterFactory:
             if runner is not None:
                 runner.reads_along = True
             assert source is not None
-            max_length = 0 if name == "none" else self._length(answer)
+            most = self._pair.max_model_draft
+            if name == "lookup":
+                most = self._pair.max_draft
+            max_length = 0
+            if name != "none":
+                max_length = self._length(answer, DEFAULT_DRAFT_LENGTH, most=most)
             drafting = Drafting(source, max_length, plan)
         if overlapped is not None:
             drafting = overlapped.join(drafting)
@@ -196,7 +202,7 @@ class DrafterFactory:
         Raises UsageError.
         """
         name = answer.drafting.method
-        length = self._length(answer)
+        length = self._length(answer, DEFAULT_DRAFT_LENGTH, most=self._pair.max_draft)
         if name in ("off", "none") or length < 1:
             why = "turned off"
             if not self._pair.max_draft:
@@ -232,6 +238,7 @@ class DrafterFactory:
             n_draft_read=self._n_read(inputs, prompt),
         )
         controller.max_tokens_left = answer.max_tokens
+        controller.max_drafted = self._pair.max_model_draft
         if runner is not None:
             n_new = runner.count_new(prompt)
             runner.reads_along = controller.pays_to_read(n_new)
@@ -281,14 +288,12 @@ class DrafterFactory:
         name = temperature_class(answer.sampling)
         return self._beliefs.setdefault(name, PairBeliefs(self._prior))
 
-    def _length(
-        self, answer: PreparedAnswer, default: int = DEFAULT_DRAFT_LENGTH
-    ) -> int:
+    def _length(self, answer: PreparedAnswer, default: int, *, most: int) -> int:
         """The most draft tokens of a round."""
         length = answer.drafting.max_length
         if length is None:
             length = default
-        return min(length, self._pair.max_draft)
+        return min(length, most)
 
     def close(self) -> None:
         for overlap in self._overlaps:

@@ -26,7 +26,12 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
-from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
+from localspec.protocol.wire import (
+    MODEL_DRAFT_MAX,
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+)
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.block_head import BlockHeadRunner
 from localspec.spec.prefix_cache import PrefixCache
@@ -287,8 +292,15 @@ class LoadedPair:
             for model in self.models:
                 if isinstance(model, LlamaContext):
                     model.is_interrupted = interrupted
-            self.max_draft = min(load.draft_max, self.target.rollback)
-            """The most draft tokens of a round: those that the target can roll back."""
+            rollback = self.target.rollback
+            self.max_model_draft = min(load.draft_max, MODEL_DRAFT_MAX, rollback)
+            """The most that a draft model or head drafts: what can be rolled back."""
+            self.max_draft = load.draft_max if rollback else 0
+            """The most draft tokens of a round.
+
+            A copy may be longer than what can be rolled back: the loop saves a
+            checkpoint before it.
+            """
             self._add_warnings()
         except BaseException:
             self.close()

@@ -63,7 +63,9 @@ class Session:
         save_checkpoint = None
         if self._target.saves_checkpoints:
             save_checkpoint = self._target.save_checkpoint
-        self._target_cache = PrefixCache(self._target, save_checkpoint)
+        self._target_cache = PrefixCache(
+            self._target, save_checkpoint, self._target.rollback
+        )
         caches = [self._target_cache, *self._drafters.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
 
@@ -74,7 +76,7 @@ class Session:
             load,
             self._target,
             self._draft,
-            max_draft=self._pair.max_draft,
+            max_draft=self._pair.max_model_draft,
             cpu_load=cpu_load,
         )
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)

@@ -34,11 +34,11 @@ from localspec.machine.llama_params import (
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
 from localspec.units import gib, token_rate
 
-_RECURRENT_DRAFT_MAX = (6, 4, 2)
-"""Draft lengths for a target with recurrent state, the longest first.
+_SNAPSHOTS = (6, 4, 2)
+"""Snapshots of a recurrent state, the most first: so many tokens a head may draft.
 
-Each draft token takes a copy of the state, 150 MiB for a 27B, and MTP layers are used
-with 2 to 4.  Without a draft the search also tries 0.
+Each takes a copy of the state, 150 MiB for a 27B, and MTP layers are used with 2 to 4.
+Without a draft the search also tries 0.
 """
 _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
@@ -396,7 +396,7 @@ class SettingsAdvisor:
         ctx = request.ctx or min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
         if self.target.has_recurrent_state:
-            load = replace(load, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[0]))
+            load = replace(load, snapshots=min(load.snapshots, _SNAPSHOTS[0]))
         n_target = request.n_gpu_layers
         if n_target is None:
             n_target = ALL_LAYERS
@@ -417,9 +417,7 @@ class SettingsAdvisor:
         lean = with_both_settings(load, n_ctx=n_ctx, kv_type=kv)
         lean = with_settings(lean, swa_full=False)
         if self.target.can_rollback:
-            lean = replace(
-                lean, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[-1])
-            )
+            lean = replace(lean, snapshots=min(load.snapshots, _SNAPSHOTS[-1]))
         if self.draft and not self.draft.head_kind:
             lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
         if self.target.is_moe and request.cpu_moe is None:
@@ -510,16 +508,16 @@ class SettingsAdvisor:
     ) -> Iterator[LoadCommand]:
         """The draft as requested, with smaller buffers, on the CPU, and none.
 
-        Where a draft token takes a copy of the state, each of them with fewer tokens.
+        Where a draft token takes a copy of the state, each of them with fewer copies.
         """
-        lengths = []
+        counts = []
         if defaults.draft:
-            lengths.append(defaults.draft_max)
+            counts.append(defaults.snapshots)
             if self.target.can_rollback:
-                shorter = (n for n in _RECURRENT_DRAFT_MAX if n < defaults.draft_max)
-                lengths += shorter
-        for n in lengths:
-            load = replace(defaults, draft_max=n)
+                fewer = (n for n in _SNAPSHOTS if n < defaults.snapshots)
+                counts += fewer
+        for n in counts:
+            load = replace(defaults, snapshots=n)
             yield load
             if self.draft and not self.draft.head_kind:
                 yield with_settings(load, "draft", n_ubatch=_SMALL_UBATCH)
@@ -528,7 +526,7 @@ class SettingsAdvisor:
         plain = replace(defaults, draft=None)
         yield plain
         if self.target.can_rollback:
-            yield replace(plain, draft_max=0)
+            yield replace(plain, draft_max=0, snapshots=0)
 
     def _partly_in_ram(
         self, load: LoadCommand, request: SettingsRequest

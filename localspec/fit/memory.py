@@ -146,13 +146,19 @@ def estimate_pair(
     placed = placement.place_layers(target, load.target_settings, devices, {})
     target_memory = estimate_model(target, params, placed)
     scratch = _vulkan_scratch(target, params, target_memory, devices)
+    if load.draft_max > params.n_rs_seq > 0:
+        # The checkpoint before a long copy stays beside the states.
+        for name, part in target_memory.on.items():
+            checkpoint = part.states // (1 + params.n_rs_seq)
+            scratch[name] = scratch.get(name, 0) + checkpoint
     draft_memory: MemoryByDevice | None = None
     if draft is not None and draft_params is not None:
         used_bytes = {name: part.total for name, part in target_memory.on.items()}
         placed = placement.place_layers(draft, load.draft_settings, devices, used_bytes)
         draft_memory = estimate_model(draft, draft_params, placed)
         more = _vulkan_scratch(draft, draft_params, draft_memory, devices)
-        scratch = {name: scratch[name] + more[name] for name in scratch}
+        for name, size in more.items():
+            scratch[name] = scratch.get(name, 0) + size
     estimate = MemoryEstimate(
         target_memory, draft_memory, method="analytic", scratch=scratch
     )

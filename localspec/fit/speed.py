@@ -23,7 +23,7 @@ from localspec.machine import gpu_catalog, llama_params
 from localspec.machine.cpu_and_ram import read_cpu_name, typical_ram
 from localspec.machine.device import HOST, Device
 from localspec.models.gguf.parser import GGML_TYPES
-from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
+from localspec.protocol.wire import MODEL_DRAFT_MAX, ContextSettings, LoadCommand
 
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
@@ -584,7 +584,10 @@ def _estimate_costs(
     """The costs of a round, in one-token passes of the target, which take `t1_ms`."""
     host_ms = _HOST_MS
     draft_ms = 0.0
-    max_draft = load.draft_max
+    max_draft = min(load.draft_max, MODEL_DRAFT_MAX)
+    if target_reads.shape.has_recurrent_state:
+        max_draft = min(max_draft, load.snapshots)
+    widths = range(1, max_draft + 2)
     if draft_reads is not None:
         head_block = draft_reads.shape.head_block
         if head_block:  # One pass for all draft tokens.
@@ -594,13 +597,13 @@ def _estimate_costs(
         else:
             draft_ms = estimate_ms(draft_reads, hardware)
     curve = {}
-    for width in range(1, load.draft_max + 2):
+    for width in widths:
         curve[width] = estimate_ms(target_reads, hardware, width) / t1_ms
     return SpeculationCosts(
         c=draft_ms / t1_ms,
         verify_curve=curve,
         host=host_ms / t1_ms,
-        max_draft=min(max_draft, DRAFT_MAX),
+        max_draft=max_draft,
     )
 
 

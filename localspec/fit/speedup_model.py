@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
+from localspec.protocol.wire import MODEL_DRAFT_MAX, MeasuredCosts
 
 
 class SpeculationCosts(Struct, frozen=True):
@@ -27,7 +27,7 @@ class SpeculationCosts(Struct, frozen=True):
     c: float  # One draft token.
     verify_curve: Mapping[int, float]  # v: a target pass, by the number of tokens.
     host: float = 0.0  # o: added to each drafting round.
-    max_draft: int = DRAFT_MAX
+    max_draft: int = MODEL_DRAFT_MAX
 
     def verify_cost(self, width: float) -> float:
         return interpolate_curve(self.verify_curve, width)
@@ -75,7 +75,7 @@ def best_draft_length(
     costs: SpeculationCosts, prefix_probs: Sequence[float]
 ) -> BestDraftLength:
     """The fastest fixed length, from 0 to the length of `prefix_probs`."""
-    lengths = range(min(DRAFT_MAX, len(prefix_probs)) + 1)
+    lengths = range(min(MODEL_DRAFT_MAX, len(prefix_probs)) + 1)
     gamma = max(lengths, key=lambda n: expected_speedup(costs, prefix_probs, n))
     return BestDraftLength(gamma, expected_speedup(costs, prefix_probs, gamma))
 
@@ -95,7 +95,7 @@ def break_even_rate(measured: MeasuredCosts) -> float | None:
     costs = SpeculationCosts(measured.c or 0.0, curve)
 
     def pays(percent: int) -> bool:
-        probs = [(percent / 100) ** j for j in range(1, DRAFT_MAX + 1)]
+        probs = [(percent / 100) ** j for j in range(1, MODEL_DRAFT_MAX + 1)]
         return best_draft_length(costs, probs).speedup > 1
 
     percent = bisect_left(range(101), True, key=pays)

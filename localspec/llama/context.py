@@ -369,18 +369,18 @@ class LlamaContext(OpenContext):
         heartbeat.record_progress()
         return self.is_interrupted()
 
-    def save_checkpoint(self, *, until_next: bool = False) -> None:
-        """Save the state for `truncate`.
+    def save_checkpoint(self, *, until_next: bool = False) -> bool:
+        """Save the state for `truncate`; return whether there is one of this place now.
 
         With `until_next` it stays on the device, until the next one is saved.
         """
         if not self.saves_checkpoints or not self.n_past:
-            return
+            return False
         # A memory that can be truncated needs no checkpoint before a draft.
         if until_next and not self.needs_checkpoints:
-            return
+            return False
         state = self._listener.newest_state() if self._listener else None
-        self._checkpoints.save(self.n_past, state, until_next=until_next)
+        return self._checkpoints.save(self.n_past, state, until_next=until_next)
 
     def truncate(self, n_past: int) -> None:
         """Keep the first n_past tokens.
@@ -524,28 +524,29 @@ class ContextCheckpoints:
 
     def save(
         self, n_past: int, state: HiddenStates | None, *, until_next: bool = False
-    ) -> None:
-        """Save the memory, which holds n_past tokens, if llama.cpp can."""
+    ) -> bool:
+        """Save the memory, which holds n_past tokens; return whether llama.cpp could."""
         self.drop_after(n_past)
         # Only one state is kept on the device, so the new one would overwrite its data.
         if self.items and self.items[-1].flags & _ON_DEVICE:
             self.items.pop()
         if self.items and self.items[-1].n_past == n_past:
-            return
+            return True
         flags = _PARTIAL_STATE
         if until_next:
             flags |= _ON_DEVICE
         size = C.llama_state_seq_get_size_ext(self._context, 0, flags)
         if not 0 < size <= _MAX_CHECKPOINT_BYTES:
-            return
+            return False
         data = (ctypes.c_uint8 * size)()
         if C.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
-            return
+            return False
         self.items.append(ContextCheckpoint(n_past, data, state, flags))
         while (
             len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES
         ):
             self._drop_closest()
+        return True
 
     def _drop_closest(self) -> None:
         """Drop the checkpoint beside which another one is nearest.

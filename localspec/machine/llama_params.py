@@ -23,7 +23,13 @@ from localspec.machine import remote_devices
 from localspec.machine.cpu_and_ram import choose_n_threads
 from localspec.machine.ggml import GgmlLibrary
 from localspec.models.gguf.parser import GGML_TYPES
-from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand
+from localspec.protocol.wire import (
+    ALL_LAYERS,
+    MODEL_DRAFT_MAX,
+    ContextSettings,
+    KvType,
+    LoadCommand,
+)
 
 KV_TYPES: dict[KvType, tuple[int, int]] = {
     "f32": (0, 0),
@@ -95,10 +101,12 @@ def round_up_to_step(n_ctx: int) -> int:
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
+    """A pass is no wider than the batch that was asked for, but for a model's drafts."""
+    widest = max(load.target_settings.n_ubatch, MODEL_DRAFT_MAX + 1)
     return ModelRole(
         load.target_settings,
-        n_outputs_max=load.draft_max + 1,
-        n_rs_seq=load.draft_max,
+        n_outputs_max=min(load.draft_max + 1, widest),
+        n_rs_seq=load.snapshots,
         load_mtp=load_mtp,
     )
 

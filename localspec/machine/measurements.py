@@ -356,6 +356,7 @@ def make_key(load: LoadCommand) -> str:
         "target": _settings_for_key(load.target_settings),
         "draft": draft_settings,
         "draft_max": load.draft_max,
+        "snapshots": load.snapshots,
     }
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 

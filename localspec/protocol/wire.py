@@ -34,8 +34,15 @@ TemplateArgument = bool | Number | str
 
 ALL_LAYERS = -1
 """A value of `n_gpu_layers` and `cpu_moe`."""
-DRAFT_MAX = 16
-"""Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded."""
+DRAFT_MAX = 62
+"""The most draft tokens of a round, and so of a copy.
+
+From 64 rows on llama.cpp's flash attention on a CPU works in tiles (GGML_FA_TILE_Q),
+which round otherwise: texts would no longer be plain decoding's. A pass has one row more
+than its draft. It determines n_outputs_max when a pair is loaded.
+"""
+MODEL_DRAFT_MAX = 16
+"""The most that a draft model or head drafts."""
 DRY_WINDOW = 64
 """DRY searches so many tokens for repeated sequences: llama.cpp's default."""
 DEFAULT_DRAFT_LENGTH = 5
@@ -161,6 +168,11 @@ class LoadCommand(Struct, frozen=True):
     target_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_max: int = DRAFT_MAX
+    snapshots: int = MODEL_DRAFT_MAX
+    """States of a recurrent memory that are kept for rollback (n_rs_seq).
+
+    Each takes memory, so only a copy may be longer: it begins with a checkpoint.
+    """
     measured: MeasuredCosts | None = None  # Measurements of earlier runs of this pair.
     threads: tuple[int, int] | None = None
     """Measured as best for another model of this size: for one-token and for wider

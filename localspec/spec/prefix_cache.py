@@ -8,6 +8,7 @@ holds branches: continuations of the text that were decoded ahead of time.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -42,14 +43,23 @@ class PrefixCache:
     """
 
     def __init__(
-        self, model: LanguageModel, save_checkpoint: Callable[..., None] | None = None
+        self,
+        model: LanguageModel,
+        save_checkpoint: Callable[..., bool] | None = None,
+        max_rollback: int = sys.maxsize,
     ) -> None:
         """`save_checkpoint` saves the model's state, if its memory cannot be truncated.
 
         It takes one option. With `until_next=True` the checkpoint stays only until the
-        next one is saved: it is that before a draft, and each draft has its own.
+        next one is saved: it is that before a draft, and each draft has its own. It
+        returns whether the state was saved.
+
+        `max_rollback`: so many tokens of the last pass can be dropped again. More are
+        dropped by a return to the checkpoint from before the pass, and what was accepted
+        is decoded once more.
         """
         self.model = model
+        self.max_rollback = max_rollback
         self._save_checkpoint = save_checkpoint
         self._cached_tokens: list[int] = []
         self._last_text: Sequence[int] = ()
@@ -185,10 +195,14 @@ class PrefixCache:
                     n_saved = done
                 yield done
 
-    def save_draft_start(self) -> None:
-        """Call it before the first draft token is decoded."""
-        if self._save_checkpoint is not None:
-            self._save_checkpoint(until_next=True)
+    def save_draft_start(self) -> bool:
+        """Call it before the first draft token is decoded.
+
+        Returns whether there is a checkpoint to which the memory can return.
+        """
+        if self._save_checkpoint is None:
+            return False
+        return self._save_checkpoint(until_next=True)
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         """Append tokens; return the logits of the last `outputs`."""
@@ -228,7 +242,7 @@ class BranchCache(PrefixCache):
     """
 
     def __init__(
-        self, model: BranchingModel, save_checkpoint: Callable[..., None] | None = None
+        self, model: BranchingModel, save_checkpoint: Callable[..., bool] | None = None
     ) -> None:
         super().__init__(model, save_checkpoint)
         self._model = model

@@ -31,6 +31,7 @@ from contextlib import nullcontext
 from msgspec import Struct
 
 from localspec.protocol.events import FinishReason, Prefill, RoundTimes, SpeculationPlan
+from localspec.protocol.wire import DRAFT_MAX
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import (
@@ -186,11 +187,18 @@ def _run_round(
     began = time.perf_counter()
     decoded = target.model.decode_seconds
     draft = Draft()
+    if len(tokens) - target.n_cached > 1:
+        # The pass reads text again, behind the last checkpoint: another return to that
+        # would read still more. It is no wider than that of the longest draft.
+        n_unread = len(tokens) - target.n_cached
+        limit = min(limit, target.max_rollback, DRAFT_MAX + 1 - n_unread)
     if limit > 0:
         draft = _make_draft(
             drafting.drafter, answer, tokens, limit=limit, n_vocab=target.model.n_vocab
         )
 
+    if len(draft.tokens) > target.max_rollback and not target.save_draft_start():
+        draft = draft.first(target.max_rollback)
     batch = _make_batch(target, answer, tokens, draft)
     with drafting.overlap(tokens, draft) as wait:
         rows = target.decode(batch, len(draft.tokens) + 1)

@@ -6,6 +6,7 @@ Each law is checked for every drafter.
 from collections.abc import Sequence
 from itertools import product
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from tests.support.fake_models import (
     HistoryModel,
     OracleDrafter,
     Run,
+    SnapshotModel,
     Stop,
     StubbornModel,
     job,
@@ -70,6 +72,49 @@ def test_greedy_equals_plain_for_any_drafter(make: laws.MakeDrafter) -> None:
 
 # --- law 2, the target's distribution, is in test_verifiers.py
 # --------------------------
+
+
+@pytest.mark.parametrize("n_snapshots", [1, 3, 6])
+@pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
+def test_drafts_longer_than_what_can_be_rolled_back(
+    n_snapshots: int, right: float
+) -> None:
+    """A checkpoint is before each; what was accepted is read again, and nothing else."""
+    what = job(PROMPT, 150, draft_length=20)
+    verifier = make_verifier("coupled", SEED)
+    expected = plain(HistoryModel(1), verifier, what).tokens
+    model = SnapshotModel(1, n_snapshots=n_snapshots)
+    cache = PrefixCache(model, model.save_checkpoint, n_snapshots)
+    rng = np.random.default_rng(3)
+    wrong = [bool(rng.random() > right) for _ in range(len(PROMPT) + 150)]
+    drafter = OracleDrafter([*PROMPT, *expected], model.n_vocab, wrong.__getitem__)
+
+    got = run(cache, drafter, verifier, what)
+
+    assert got.tokens == expected
+    before = got.steps[0]
+    for step in got.steps[1:]:
+        n_rejected = len(before.draft.tokens) - before.accepted
+        n_again = len(before.tokens) if n_rejected > n_snapshots else 0
+        assert step.width == 1 + n_again + len(step.draft.tokens)
+        if n_again:
+            assert len(step.draft.tokens) <= n_snapshots
+        before = step
+    if right == 1.0:
+        assert max(len(step.draft.tokens) for step in got.steps) == 20
+
+
+def test_without_a_checkpoint_a_draft_is_no_longer_than_can_be_rolled_back() -> None:
+    what = job(PROMPT, 40, draft_length=20)
+    verifier = make_verifier("coupled", SEED)
+    expected = plain(HistoryModel(1), verifier, what).tokens
+    model = SnapshotModel(1, n_snapshots=3)
+    cache = PrefixCache(model, None, 3)
+
+    got = run(cache, OracleDrafter([*PROMPT, *expected], model.n_vocab), verifier, what)
+
+    assert got.tokens == expected
+    assert {len(step.draft.tokens) for step in got.steps[1:-1]} == {3}
 
 
 # --- law 3: the same seed, the same text

@@ -200,17 +200,41 @@ class CheckpointModel(HistoryModel):
         self.checkpoints: list[int] = []
         self._draft_start = -1
 
-    def save_checkpoint(self, *, until_next: bool = False) -> None:
+    def save_checkpoint(self, *, until_next: bool = False) -> bool:
         if self._draft_start in self.checkpoints:
             self.checkpoints.remove(self._draft_start)
         self._draft_start = self.n_past if until_next else -1
         self.checkpoints.append(self.n_past)
+        return True
 
     def truncate(self, n_past: int) -> None:
         self.checkpoints = [mark for mark in self.checkpoints if mark <= n_past]
         if n_past != self.n_past:
             n_past = max(self.checkpoints, default=0)
         super().truncate(n_past)
+
+
+class SnapshotModel(CheckpointModel):
+    """As a hybrid: the last few tokens of the last decode can be dropped, once."""
+
+    def __init__(self, seed: int, *, n_snapshots: int, **more: int) -> None:
+        super().__init__(seed, **more)
+        self.n_snapshots = n_snapshots
+        self._droppable = 0
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().decode(tokens, outputs)
+        # The state before the pass is overwritten.
+        self._droppable = min(self.n_snapshots, len(tokens) - 1)
+        return rows
+
+    def truncate(self, n_past: int) -> None:
+        if 0 <= self.n_past - n_past <= self._droppable:
+            self.checkpoints = [mark for mark in self.checkpoints if mark <= n_past]
+            HistoryModel.truncate(self, n_past)
+        else:
+            super().truncate(n_past)
+        self._droppable = 0
 
 
 def table(seed: int, n_vocab: int = N_VOCAB, *, scale: float = 2.0) -> Logits:

@@ -35,6 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.protocol.events import SpeculationPlan, SpeculationState
+from localspec.protocol.wire import MODEL_DRAFT_MAX
 from localspec.spec.control.draft_plan import (
     CopyGain,
     DraftCosts,
@@ -115,6 +116,7 @@ class SpeculationController:
         # Tokens of a text that the draft reads: a head only the end.
         self.max_unread = sys.maxsize
         self.max_tokens_left = sys.maxsize  # Upper bound of what the answer still has.
+        self.max_drafted = MODEL_DRAFT_MAX  # By the draft model or head.
         self._recent_tokens = _INITIAL_TOKENS
         self._recent_passes = _INITIAL_TOKENS
         self._n_rounds = 0
@@ -170,11 +172,11 @@ class SpeculationController:
             return RoundPlan("copy", copied.n, self._copy_reason(copied))
         if pays:
             reason = f"the draft gains {gain:.2f} tokens a round"
-            return RoundPlan("draft", limit, reason)
+            return RoundPlan("draft", min(limit, self.max_drafted), reason)
         if self._is_probe_due(plain, unread):
             n = self._beliefs.tokens_since_draft
             reason = f"one draft token after {n} tokens without"
-            return RoundPlan("probe", limit, reason)
+            return RoundPlan("probe", min(limit, self.max_drafted), reason)
         return RoundPlan("plain", 0, self._plain_reason(gain))
 
     def _plans(self) -> tuple[DraftPlan, DraftPlan]:

@@ -17,18 +17,18 @@ still gains .6 - 2 * .2 = .2, and the second loses: drafts are shorter where tim
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from localspec.protocol.wire import MODEL_DRAFT_MAX
 from localspec.spec.control.pair_beliefs import (
     Acceptance,
     PairBeliefs,
     confidence_bucket,
 )
 
-MAX_DRAFT = 16
-"""A draft model or head drafts no more tokens than this; a copy may."""
 _HELD_WIDTHS = (1, 2, 3, 4, 6, 8)
 """Widths of which one may be held where another costs extra."""
 _HELD_ADVANTAGE = (
@@ -45,6 +45,12 @@ class DraftCosts(Struct, frozen=True):
     next_draft: float  # Of each after it; 0 if one pass drafts a block.
     excursion: float = 0.0
     """Of a pass whose width is not the one before it, and of coming back."""
+    max_rollback: int = sys.maxsize
+    """Rejected draft tokens of a pass that can be dropped.
+
+    If there are more, the memory returns to its state before the pass, and the next pass
+    reads what was accepted once more.
+    """
 
     def drafting(self, n: int) -> float:
         """Cost of drafting n tokens."""
@@ -100,7 +106,7 @@ class DraftPlan:
 
     @property
     def max_draft(self) -> int:
-        return min(MAX_DRAFT, len(self._verify) - 2)
+        return min(MODEL_DRAFT_MAX, len(self._verify) - 2)
 
     def round_cost(self, n: int) -> float:
         """What a round with n draft tokens costs more than a plain one."""
@@ -116,13 +122,26 @@ class DraftPlan:
         return found
 
     def _best_copy(self, match_length: int, n_copied: int) -> CopyGain:
+        """The gain by length, with what reading again costs where it is needed.
+
+        For example up to 2 tokens can be dropped, and 6 are copied. Where 0, 1, 2 or 3
+        of them are right, more than 2 are wrong: with 3 right ones the next pass reads
+        these, the token before them and the correction, 5 rows in place of 1.
+        """
         best = CopyGain(0, 0.0, 0.0)
+        verify = self._verify
         probability = 1.0
         tokens = 0.0
-        for n in range(1, min(n_copied, len(self._verify) - 2) + 1):
+        # By the number of right tokens: what reading them again costs, if no more are.
+        reading_again: list[float] = []
+        for n in range(1, min(n_copied, len(verify) - 2) + 1):
+            before = probability
             probability *= self._beliefs.copy_probability(match_length + n - 1)
             tokens += probability
-            gain = tokens - self.rate * (self._verify[n + 1] - self._verify[1])
+            cost = verify[n + 1] - verify[1]
+            reading_again.append((before - probability) * cost)
+            cost += sum(reading_again[: max(0, n - self._costs.max_rollback)])
+            gain = tokens - self.rate * cost
             if gain > best.gain:
                 best = CopyGain(n, gain, tokens)
         return best
@@ -223,7 +242,7 @@ def _promised_rate(mean: float, costs: DraftCosts) -> float:
     best = 1.0
     tokens = 1.0
     probability = 1.0
-    for n in range(1, min(MAX_DRAFT, len(costs.verify) - 2) + 1):
+    for n in range(1, min(MODEL_DRAFT_MAX, len(costs.verify) - 2) + 1):
         probability *= mean
         tokens += probability
         best = max(best, tokens / (costs.verify[n + 1] + costs.drafting(n)))

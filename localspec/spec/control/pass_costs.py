@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -49,13 +50,17 @@ class PassCosts:
         drafts_blocks: bool = False,
         settling: int = 0,
         drafts_on_gpu: bool = False,
+        max_rollback: int = sys.maxsize,
     ) -> None:
         """`drafts_blocks`: one draft pass gives all draft tokens.
 
         `settling`: the passes that cost more when the width changes, because their
         graph is sent to another computer again (1), or is launched kernel by kernel
         before it is captured (2).
+
+        `max_rollback`: the draft tokens of a pass that can be dropped again.
         """
+        self._max_rollback = max_rollback
         self.is_measured = measured is not None
         t1 = 1.0
         curve: Mapping[str, float] = {}
@@ -203,6 +208,7 @@ class PassCosts:
             first_draft=self.first_draft_ms / plain_ms,
             next_draft=self.draft_ms / plain_ms,
             excursion=(1 + self._settling) * self.change_ms / plain_ms,
+            max_rollback=self._max_rollback,
         )
 
     def record_draft(self, ms: float, n_passes: int) -> None:

@@ -7,9 +7,10 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from localspec.protocol.wire import MODEL_DRAFT_MAX
 from localspec.spec.control.draft_plan import (
-    MAX_DRAFT,
     DraftCosts,
     DraftPlan,
     PlannedStop,
@@ -67,7 +68,7 @@ def test_the_gain_is_that_of_the_best_length(
         tokens = sum(mean**k for k in range(1, n + 1))
         return tokens - rate * (c * n + verify - prices.verify[1])
 
-    best = max(gain(n) for n in range(1, MAX_DRAFT + 1))
+    best = max(gain(n) for n in range(1, MODEL_DRAFT_MAX + 1))
     assert found.gain == pytest.approx(best)
 
 
@@ -169,3 +170,46 @@ def test_a_draft_that_is_not_known_is_planned_at_the_rate_that_it_promises() -> 
     beliefs.n_judged = 100
     _, known = plan_drafts(beliefs, prices, rate=1.0, held_width=1)
     assert known.rate == 1.0
+
+
+def test_a_copy_that_cannot_be_rolled_back_costs_reading_again() -> None:
+    """Of 6 copied tokens 2 can be dropped: with up to 3 right ones they are read again."""
+    beliefs = PairBeliefs()
+    right = 0.9
+    beliefs.copies_right = [right * n for n in beliefs.copies]
+    free = costs(step=0.02, c=0.1)
+    limited = replace(free, max_rollback=2)
+
+    without, with_price = (
+        DraftPlan(beliefs, beliefs.acceptance(), prices, rate=1.0, held_width=1)
+        for prices in (free, limited)
+    )
+
+    read_again = 0.0
+    for n_right in range(4):
+        only_these = right**n_right * (1 - right)
+        read_again += only_these * 0.02 * (n_right + 1)
+    whole = without.copy_gain(2, 6)
+    priced = with_price.copy_gain(2, 6)
+    assert (whole.n, priced.n) == (6, 6)
+    assert priced.gain == pytest.approx(whole.gain - read_again)
+    assert with_price.copy_gain(2, 2) == without.copy_gain(2, 2)
+
+
+def test_a_copy_is_as_long_as_it_gains() -> None:
+    """All 62 tokens where each further row is nearly free and each token nearly sure."""
+    beliefs = PairBeliefs()
+    beliefs.copies_right = [0.995 * n for n in beliefs.copies]
+    verify = [0.0, *(1 + 0.01 * i for i in range(MODEL_DRAFT_MAX * 4))]
+    cheap = DraftCosts(verify, first_draft=0.1, next_draft=0.1)
+    dear = replace(cheap, verify=[0.0, *(1 + 0.3 * i for i in range(MODEL_DRAFT_MAX * 4))])
+
+    lengths = [
+        DraftPlan(beliefs, beliefs.acceptance(), prices, rate=3.0, held_width=1)
+        .copy_gain(40, 62)
+        .n
+        for prices in (cheap, dear)
+    ]
+
+    # A dear row costs .9 tokens at this rate: worth it while .995 ** n is above that.
+    assert lengths == [62, 21]
