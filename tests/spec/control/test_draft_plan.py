@@ -202,7 +202,9 @@ def test_a_copy_is_as_long_as_it_gains() -> None:
     beliefs.copies_right = [0.995 * n for n in beliefs.copies]
     verify = [0.0, *(1 + 0.01 * i for i in range(MODEL_DRAFT_MAX * 4))]
     cheap = DraftCosts(verify, first_draft=0.1, next_draft=0.1)
-    dear = replace(cheap, verify=[0.0, *(1 + 0.3 * i for i in range(MODEL_DRAFT_MAX * 4))])
+    dear = replace(
+        cheap, verify=[0.0, *(1 + 0.3 * i for i in range(MODEL_DRAFT_MAX * 4))]
+    )
 
     lengths = [
         DraftPlan(beliefs, beliefs.acceptance(), prices, rate=3.0, held_width=1)
