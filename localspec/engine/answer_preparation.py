@@ -208,6 +208,7 @@ class AnswerPreparer:
             verify=request.verify,
             why=request.why,
             prediction=prediction,
+            owner=request.client,
             draft_prompt=draft_prompt,
         )
 

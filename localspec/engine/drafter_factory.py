@@ -139,7 +139,7 @@ class DrafterFactory:
         if name != "none" and not draft_kinds.needs_no_draft(name):
             draft = self._draft
         inputs = self.inputs(answer, draft)
-        self._lookup.set_prediction(inputs.prediction)
+        self._lookup.begin_answer(inputs.prediction, answer.drafting.owner)
         overlapped = self._make_overlapped(answer, inputs, draft)
         source = overlapped or self._make_source(name, draft, inputs)
         runner = None

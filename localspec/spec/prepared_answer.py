@@ -54,6 +54,7 @@ class DraftRequest(Struct, frozen=True):
     verify: VerifyMode = "coupled"  # The name of the answer's verifier.
     why: str = ""  # The caller's reason for `method`.
     prediction: tuple[int, ...] = ()  # Tokens that the answer probably repeats.
+    owner: str = ""  # Whose texts prompt lookup may copy from: a client of the server.
     draft_prompt: list[int] | None = None
     """The prompt for a draft model that reads a chat by its own template and vocabulary;
     None if it reads the target's prompt.

@@ -4,6 +4,10 @@ With the text [5, 6, 7, 2, 5, 6] the longest end that occurred before is [5, 6],
 places 0 and 1. It was followed by 7, 2, 5, 6, which is the draft. It has at most twice
 as many tokens as matched, here 4. After [5, 6, 5, 6] the end [5, 6] was followed by 5, 6
 and then by the draft itself: the draft is 5, 6, 5, 6.
+
+The longest end wins, and of several places with the same end the newest. What an earlier
+prompt or answer had and the present text lacks, such as an answer that is asked for
+again, counts as text before it.
 """
 
 from __future__ import annotations
@@ -15,10 +19,20 @@ from localspec.spec.prefix_cache import common_prefix_length
 from localspec.spec.protocols import Draft, DraftStopPolicy
 
 Symbol = int | None
-"""A token id, or `_END_OF_PREDICTION`."""
-_END_OF_PREDICTION = None
-"""Stands in the index between a prediction and the text. No token id is equal to it, also
-not the negative ids that are planned for pictures (`spec/prepared_answer.py`).
+"""A token id, or `_END`."""
+_END = None
+"""Ends each text that is indexed before the chat's. No token id is equal to it, also not
+the negative ids that are planned for pictures (`spec/prepared_answer.py`).
+"""
+_MAX_EARLIER = 4096
+"""Tokens of earlier texts that are kept: indexing them takes some 10 ms."""
+_MIN_EARLIER = 8
+"""Fewer lost tokens are no text: the end of an answer may be tokenized otherwise."""
+_CONTEXT = 8
+"""Tokens before a lost text that are kept with it, so that its beginning is found."""
+_MAX_SUFFIXES = 64
+"""So many ends of the text get their newest place; a text that repeats itself more has
+its copies behind the longest ones.
 """
 
 
@@ -65,8 +79,16 @@ class SuffixAutomaton:
         self._last = new
         self.match_length = self._length[repeated]
         self.match_end = self._last_positions[repeated]
-        self._last_positions[repeated] = self.size
+        self._mark_newest(repeated)
         self.size += 1
+
+    def _mark_newest(self, state: int) -> None:
+        """The substrings of a state, and their own suffixes, end at the newest token."""
+        for _ in range(_MAX_SUFFIXES):
+            if state <= 0:
+                return
+            self._last_positions[state] = self.size
+            state = self._link[state]
 
     def _add_state(self, length: int, end: int) -> int:
         self._next.append({})
@@ -99,18 +121,27 @@ class LookupDrafter:
 
     def __init__(self, min_match: int = 2) -> None:
         self._min_match = min_match
-        self._prediction: list[Symbol] = []
-        """Indexed before the text, with `_END_OF_PREDICTION` at its end, if not empty."""
+        self._owner = ""
+        self._prediction: Sequence[int] = ()
+        self._earlier: list[Symbol] = []
+        """What earlier texts of the owner had and the present one lacks, each ended."""
+        self._before: list[Symbol] = []
+        """Indexed before the text: the earlier texts and the prediction."""
         self._automaton = SuffixAutomaton()
         self._indexed_tokens: list[int] = []  # Of the text.
         self._last_text: Sequence[int] = ()
 
-    def set_prediction(self, tokens: Sequence[int]) -> None:
-        """Also copy from text that the next answer probably repeats."""
-        prediction: list[Symbol] = []
-        if tokens:
-            prediction = [*tokens, _END_OF_PREDICTION]
-        if prediction != self._prediction:
+    def begin_answer(self, prediction: Sequence[int] = (), owner: str = "") -> None:
+        """Also copy from text that the next answer probably repeats.
+
+        Texts of another `owner`, a client of the server, are forgotten: how fast an
+        answer is must not tell what others were answered.
+        """
+        is_other_owner = owner != self._owner
+        if is_other_owner:
+            self._owner = owner
+            self._earlier = []
+        if is_other_owner or list(prediction) != list(self._prediction):
             self._prediction = prediction
             self._restart()
 
@@ -124,8 +155,8 @@ class LookupDrafter:
         match = self._automaton.match_length
         if match < self._min_match:
             return Draft()
-        # In the text; negative in the prediction, which is indexed before it.
-        start = self._automaton.match_end + 1 - len(self._prediction)
+        # In the text; negative in what is indexed before it.
+        start = self._automaton.match_end + 1 - len(self._before)
         drafted = self._copy(tokens, start, min(limit, 2 * match))
         if not drafted:
             return Draft()
@@ -136,19 +167,20 @@ class LookupDrafter:
     def _copy(self, tokens: Sequence[int], start: int, n: int) -> list[int]:
         """At most n tokens from the place `start` on.
 
-        A copy ends with the prediction. At the end of the text it goes on with its own
-        tokens, so that a repeating sequence is continued.
+        A copy ends with the text that it is from, if that is an earlier one or the
+        prediction. At the end of the present text it goes on with its own tokens, so that
+        a repeating sequence is continued.
         """
         copied: list[int] = []
         for place in range(start, start + n):
             token: Symbol
             if place < 0:
-                token = self._prediction[place]  # It ends where the text begins.
+                token = self._before[place]  # It ends where the text begins.
             elif place < len(tokens):
                 token = tokens[place]
             else:
                 token = copied[place - len(tokens)]
-            if token is _END_OF_PREDICTION:
+            if token is _END:
                 break
             copied.append(token)
         return copied
@@ -156,8 +188,13 @@ class LookupDrafter:
     def _index_tokens(self, tokens: Sequence[int]) -> None:
         """Index new tokens; start over if the text does not continue the indexed one."""
         if tokens is not self._last_text:
-            n_indexed = len(self._indexed_tokens)
-            if common_prefix_length(self._indexed_tokens, tokens) < n_indexed:
+            n_shared = common_prefix_length(self._indexed_tokens, tokens)
+            n_lost = len(self._indexed_tokens) - n_shared
+            if n_lost >= _MIN_EARLIER:
+                start = max(0, n_shared - _CONTEXT)
+                lost = self._indexed_tokens[start:]
+                self._earlier = [*self._earlier, *lost, _END][-_MAX_EARLIER:]
+            if n_lost:
                 self._restart()
             self._last_text = tokens
         for token in tokens[len(self._indexed_tokens) :]:
@@ -167,7 +204,11 @@ class LookupDrafter:
     def _restart(self) -> None:
         self._automaton = SuffixAutomaton()
         self._indexed_tokens = []
-        for token in self._prediction:
+        self._last_text = ()
+        self._before = [*self._earlier]
+        if self._prediction:
+            self._before += [*self._prediction, _END]
+        for token in self._before:
             self._automaton.extend(token)
 
 

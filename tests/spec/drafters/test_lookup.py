@@ -49,9 +49,10 @@ def test_a_draft_continues_an_earlier_place(
 def test_what_it_knew_before_changes_no_draft(
     texts: list[list[int]], step: int
 ) -> None:
-    """Over several chats, each growing as an answer does, it drafts as a new one would."""
+    """Over several clients, each growing as an answer does, it drafts as a new one would."""
     kept = LookupDrafter(1)
-    for whole in texts:
+    for number, whole in enumerate(texts):
+        kept.begin_answer(owner=str(number))
         text: list[int] = []
         for at in range(0, len(whole), step):
             text += whole[at : at + step]
@@ -74,15 +75,65 @@ def test_a_prediction_is_like_text_before_the_chat(
 ) -> None:
     """Except that no copy goes on from its end into the chat."""
     drafter = LookupDrafter(1)
-    drafter.set_prediction(prediction)
+    drafter.begin_answer(prediction)
     tokens = drafter.propose(text, limit).tokens
     before = [*prediction, 3] if prediction else []
     like = LookupDrafter(1).propose([*before, *text], limit).tokens
     if 3 in like:
         like = like[: like.index(3)]
     assert tokens == like
-    drafter.set_prediction([])
+    drafter.begin_answer([])
     assert (
         drafter.propose(text, limit).tokens
         == LookupDrafter(1).propose(text, limit).tokens
     )
+
+
+def newest_repeat(text: list[int]) -> int:
+    """Where the newest earlier place of the longest repeated end stops."""
+    n = len(text)
+    match = longest_repeat(text)
+    end = text[n - match :]
+    return max(at for at in range(match, n) if text[at - match : at] == end)
+
+
+@settings(derandomize=True, max_examples=300)
+@given(TEXTS)
+def test_of_several_places_the_newest_is_copied(text: list[int]) -> None:
+    draft = LookupDrafter(1).propose(text, 5)
+    if draft.tokens:
+        assert draft.copied_from == newest_repeat(text)
+
+
+@settings(derandomize=True, max_examples=100)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=8, max_size=30), min_size=2, max_size=4))
+def test_what_the_text_no_longer_has_is_like_text_before_it(
+    texts: list[list[int]],
+) -> None:
+    """As an answer that is asked for again, or thinking that a template leaves out."""
+    drafter = LookupDrafter(1)
+    earlier: list[int] = []
+    question = [4, 5]
+    for number, answer in enumerate(texts):
+        text = [*question, *answer]
+        if number:
+            tokens = drafter.propose(list(question), 8).tokens
+            # 6 stands for the end of a text, over which no copy goes.
+            like = LookupDrafter(1).propose([*earlier, *question], 8).tokens
+            if 6 in like:
+                like = like[: like.index(6)]
+            assert tokens == like
+        drafter.propose(text, 1)
+        earlier += [*text, 6]
+
+
+def test_another_client_copies_nothing_of_it() -> None:
+    drafter = LookupDrafter()
+    drafter.begin_answer(owner="a")
+    drafter.propose([1, 2, 3, 4, 5, 6, 7, 8, 9], 5)
+
+    drafter.begin_answer(owner="b")
+
+    assert drafter.propose([1, 2], 5) == Draft()
+    drafter.begin_answer(owner="a")
+    assert drafter.propose([1, 2], 5) == Draft(), "it was forgotten"
