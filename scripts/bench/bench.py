@@ -20,7 +20,17 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
-    *("auto", "chat", "commits", "copies", "counts", "examples", "loop", "pair", "peers"),
+    *(
+        "auto",
+        "chat",
+        "commits",
+        "copies",
+        "counts",
+        "examples",
+        "loop",
+        "pair",
+        "peers",
+    ),
     *("published", "serve", "tui", "widths"),
 )
 """Modules beside this file, each with `add_options(parser)` and `main(args)`."""

@@ -106,7 +106,11 @@ def test_of_several_places_the_newest_is_copied(text: list[int]) -> None:
 
 
 @settings(derandomize=True, max_examples=100)
-@given(st.lists(st.lists(st.integers(0, 3), min_size=8, max_size=30), min_size=2, max_size=4))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 3), min_size=8, max_size=30), min_size=2, max_size=4
+    )
+)
 def test_what_the_text_no_longer_has_is_like_text_before_it(
     texts: list[list[int]],
 ) -> None:
