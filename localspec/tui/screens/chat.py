@@ -310,7 +310,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.load()
         elif self.phase == "inspecting":
             self.runner.stop_answer()
-        else:
+        elif self._queued_text:
             self.notify("Sends when the model has loaded.", markup=False)
 
     def _send_queued(self) -> None:

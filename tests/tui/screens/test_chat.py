@@ -314,6 +314,20 @@ async def test_what_is_sent_while_it_loads_goes_out_afterwards() -> None:
         assert HELLO in chat.shown
 
 
+async def test_enter_without_a_message_says_nothing_while_it_loads() -> None:
+    gate = Gate()
+    async with Chat(gate=gate) as chat:
+        await chat.press("enter")
+        assert not chat.app._notifications
+
+        await chat.press("h", "i", "enter", "enter")
+        assert {note.message for note in chat.app._notifications} == {
+            "Sends when the model has loaded."
+        }
+        gate.set()
+        await chat.until("ready")
+
+
 async def test_a_load_shows_what_it_does_where_the_answer_will_be() -> None:
     gate = Gate()
     chat = Chat(gate=gate)
