@@ -9,7 +9,7 @@ from localspec.errors import UsageError
 from localspec.llama import context
 from localspec.llama.context import LlamaContext
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import LoadCommand
+from localspec.protocol.wire import DRAFT_MAX, LoadCommand
 from tests.support.sessions import SETTINGS, loaded, say
 from tests.support.zoo import Zoo
 
@@ -23,7 +23,7 @@ def test_ready_says_what_is_really_used(zoo: Zoo) -> None:
     assert ready.model == "target.gguf"
     assert ready.draft == "cousin.gguf"
     assert ready.settings["target"]["n_ctx"] == 512
-    assert ready.settings["draft_max"] == 16
+    assert ready.settings["draft_max"] == DRAFT_MAX
     assert ready.load_ms > 0
     assert ready.devices
     assert ready.notices == ()

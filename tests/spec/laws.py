@@ -542,12 +542,17 @@ Answerer = Callable[[PreparedAnswer], Generator[object, None, None]]
 
 
 def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
-    """Starts answers of one pair; its two prefix caches and lookup index outlive them."""
+    """Starts answers of one pair; its two prefix caches and lookup index outlive them.
+
+    Each answer is another client's, so that lookup copies nothing from those before.
+    """
+    clients = count()
     target = PrefixCache(kind(1, n_batch=4))
     draft = PrefixCache(kind(2, n_batch=4))
     lookup = LookupDrafter(1)
 
     def start(what: PreparedAnswer) -> Generator[object, None, None]:
+        lookup.begin_answer(owner=str(next(clients)))
         verifier = make_verifier("coupled", SEED)
         model = model_drafter(draft, verifier, what.sampling, len(what.prompt))
         drafter = lookup if name == "lookup" else model

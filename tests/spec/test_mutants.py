@@ -24,8 +24,9 @@ from localspec.spec.drafters.draft_sampler import DraftSampler
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.drafters.model import ModelDrafter
 from localspec.spec.prefix_cache import PrefixCache
-from tests.spec import laws, test_token_probabilities
+from tests.spec import laws, test_speculative_loop, test_token_probabilities
 from tests.spec.constraints import test_output_constraint
+from tests.spec.drafters import test_lookup
 from tests.spec.laws import (
     DRAFTERS,
     PROMPT,
@@ -223,8 +224,13 @@ MUTANTS: dict[str, Mutant] = {
     "a draft's own grammar a token late": Mutant(DraftSampler.distribution_after,
         "state_after(tokens, drafted)", "state_after(tokens, drafted[:-1])",
         test_output_constraint.test_no_draft_leaves_the_grammar),
-    "lookup in another text": Mutant(LookupDrafter._index_tokens, "self._restart()", "pass",
-        partial(closing, "lookup")),
+    "lookup goes on over the end of a text": Mutant(LookupDrafter._index_tokens, "*lost, _END]", "*lost]",
+        test_lookup.test_what_the_text_no_longer_has_is_like_text_before_it),
+    "lookup in another client's text": Mutant(LookupDrafter.begin_answer,
+        "self._restart()", "pass", partial(closing, "lookup")),
+    "a draft longer than can be rolled back, without a checkpoint": Mutant(
+        speculative_loop._run_round, "not target.save_draft_start()", "False",
+        test_speculative_loop.test_without_a_checkpoint_a_draft_is_no_longer_than_can_be_rolled_back),
 }
 # fmt: on
 

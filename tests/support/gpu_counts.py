@@ -47,6 +47,7 @@ def read() -> Iterator[GpuCount]:
             _settings(body["settings"]),
             _settings(body["draft_settings"]),
             body["draft_max"],
+            snapshots=body["draft_max"],
         )
         devices = tuple(
             Device(
