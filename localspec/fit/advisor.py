@@ -31,7 +31,12 @@ from localspec.machine.llama_params import (
     is_quantized,
     round_up_to_step,
 )
-from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
+from localspec.protocol.wire import (
+    ALL_LAYERS,
+    MODEL_DRAFT_MAX,
+    KvType,
+    LoadCommand,
+)
 from localspec.units import gib, token_rate
 
 _SNAPSHOTS = (6, 4, 2)
@@ -418,6 +423,7 @@ class SettingsAdvisor:
         lean = with_settings(lean, swa_full=False)
         if self.target.can_rollback:
             lean = replace(lean, snapshots=min(load.snapshots, _SNAPSHOTS[-1]))
+        lean = self._with_short_copies(lean)
         if self.draft and not self.draft.head_kind:
             lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
         if self.target.is_moe and request.cpu_moe is None:
@@ -508,16 +514,19 @@ class SettingsAdvisor:
     ) -> Iterator[LoadCommand]:
         """The draft as requested, with smaller buffers, on the CPU, and none.
 
-        Where a draft token takes a copy of the state, each of them with fewer copies.
+        Each with copies of 62 tokens and with short ones, and with fewer states where a
+        draft token takes one.
         """
-        counts = []
+        loads = []
         if defaults.draft:
-            counts.append(defaults.snapshots)
+            loads.append(defaults)
+            loads.append(self._with_short_copies(defaults))
             if self.target.can_rollback:
-                fewer = (n for n in _SNAPSHOTS if n < defaults.snapshots)
-                counts += fewer
-        for n in counts:
-            load = replace(defaults, snapshots=n)
+                for n in _SNAPSHOTS:
+                    if n < defaults.snapshots:
+                        fewer = replace(defaults, snapshots=n)
+                        loads.append(self._with_short_copies(fewer))
+        for load in loads:
             yield load
             if self.draft and not self.draft.head_kind:
                 yield with_settings(load, "draft", n_ubatch=_SMALL_UBATCH)
@@ -525,8 +534,16 @@ class SettingsAdvisor:
                     yield with_settings(load, "draft", n_gpu_layers=0)
         plain = replace(defaults, draft=None)
         yield plain
+        yield self._with_short_copies(plain)
         if self.target.can_rollback:
             yield replace(plain, draft_max=0, snapshots=0)
+
+    def _with_short_copies(self, load: LoadCommand) -> LoadCommand:
+        """Copies as long as a draft, which take fewer rows of logits and no checkpoint."""
+        length = MODEL_DRAFT_MAX
+        if self.target.can_rollback:
+            length = load.snapshots
+        return replace(load, draft_max=min(load.draft_max, length))
 
     def _partly_in_ram(
         self, load: LoadCommand, request: SettingsRequest

@@ -260,8 +260,8 @@ def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> No
     card = machine("RTX 3090")
     plan = advise(pair, card, draft=False)
     assert plan.verdict == "fits"
-    assert plan.load.draft_max == 6
-    longer_drafts = advisor(pair, card).estimate(replace(plan.load, draft_max=16))
+    assert plan.load.snapshots == 6
+    longer_drafts = advisor(pair, card).estimate(replace(plan.load, snapshots=16))
     assert 1.4 * GIB < longer_drafts.total - plan.total < 1.7 * GIB
 
 
