@@ -113,6 +113,7 @@ class DrafterFactory:
             settling=settling,
             drafts_on_gpu=drafts_on_gpu,
             max_rollback=self._pair.target.rollback,
+            usual=self._pair.usual_costs,
         )
 
     @property

@@ -31,6 +31,10 @@ _KV_ITEM_BYTES = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.562
 """Bytes of a number in the KV cache by its type; 2 for the others."""
 
 
+_FLOAT_FILE_TYPES = ("0", "1", "32")
+"""llama_ftype of F32, F16 and BF16."""
+
+
 class LlamaModel:
     """A loaded file: weights, vocabulary and sizes, without a context."""
 
@@ -88,6 +92,11 @@ class LlamaModel:
         text = ctypes.create_string_buffer(256)
         C.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
         return text.value.decode("utf-8", "replace")
+
+    @property
+    def has_float_weights(self) -> bool:
+        """Whether most weights are F32, F16 or BF16, by the file's own word."""
+        return self._text_value("general.file_type") in _FLOAT_FILE_TYPES
 
     def chat_template(self, name: str | None = None) -> str:
         """The Jinja source of a template, by default the one without a name.

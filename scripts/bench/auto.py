@@ -174,9 +174,11 @@ def answers_of(
         if policy.spec == "auto":
             measured_costs(engine)
         for request in itertools.islice(itertools.cycle(asked), policy.n_learning):
-            # Another text than the one that is measured.
+            # Another text than the one that is measured; and a greedy one, which is the
+            # same, must not be copied from.
             sampling = replace(request.sampling, seed=request.sampling.seed + 1000)
-            generate_answer(engine, replace(request, sampling=sampling))
+            learning = replace(request, sampling=sampling, client="learning")
+            generate_answer(engine, learning)
         for request in asked:
             yield generate_answer(engine, request).rounds[1:]
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from itertools import pairwise
 
+from msgspec import Struct
+
 from localspec.protocol.wire import DRAFT_MAX, NEW_TIME_WEIGHT, MeasuredCosts
 from localspec.spec.control.draft_plan import DraftCosts
 
@@ -24,8 +26,23 @@ _MAX_PLAIN_RATIO = 1.1
 # Rounds until a plain pass is due; doubled.
 _MIN_PLAIN_INTERVAL = 8
 _MAX_PLAIN_INTERVAL = 128
-# Of one more row, until a wider pass is timed: dear, to be cautious.
-_DEFAULT_SLOPE = 0.35
+ROW_COSTS = {
+    "CUDA": 0.15,
+    "ROCm": 0.15,
+    "Vulkan": 0.3,
+    "SYCL": 0.3,
+    "Metal": 0.4,
+    "CPU": 0.6,  # With quantised weights.
+    "CPU, floats": 0.25,
+}
+"""What one more row costs until a wider pass is timed, by the kind of device.
+
+In one-token passes. Two CPU cores take 1.2 passes for 2 rows of BF16 and 1.8 for 2 rows
+of Q8_0. They err upwards: too dear a row costs a few per cent of a first answer, too
+cheap a one makes a hopeless draft look good.
+"""
+UNKNOWN_ROW_COST = 0.35
+"""Of a device that nobody has measured."""
 _CATCH_UP_SHARE = 0.1
 _GPU_CATCH_UP_SHARE = 0.03
 """Cost of a token that the draft model reads in a wide batch, in draft passes.
@@ -37,7 +54,15 @@ narrow one.
 _CLIFF_WIDTH = 3
 # Until learnt: launching 32 layers kernel by kernel, on an H100.
 _GRAPH_CHANGE_MS = 0.9
-_DEFAULT_C = 0.1  # Cost of a draft pass until one is timed, in one-token target passes.
+UNKNOWN_DRAFT_COST = 0.1
+"""Cost of a draft pass until one is timed, in one-token target passes."""
+
+
+class UsualCosts(Struct, frozen=True):
+    """What passes of a kind usually cost, in one-token passes of the target."""
+
+    row: float = UNKNOWN_ROW_COST  # One more row in a pass.
+    draft: float = UNKNOWN_DRAFT_COST
 
 
 class PassCosts:
@@ -51,6 +76,7 @@ class PassCosts:
         settling: int = 0,
         drafts_on_gpu: bool = False,
         max_rollback: int = sys.maxsize,
+        usual: UsualCosts | None = None,
     ) -> None:
         """`drafts_blocks`: one draft pass gives all draft tokens.
 
@@ -58,8 +84,12 @@ class PassCosts:
         graph is sent to another computer again (1), or is launched kernel by kernel
         before it is captured (2).
 
-        `max_rollback`: the draft tokens of a pass that can be dropped again.
+        `max_rollback`: the draft tokens of a pass that can be dropped again. The `usual`
+        costs hold until a wider pass and a draft pass are timed.
         """
+        if usual is None:
+            usual = UsualCosts()
+        self._row_cost = usual.row
         self._max_rollback = max_rollback
         self.is_measured = measured is not None
         t1 = 1.0
@@ -75,7 +105,7 @@ class PassCosts:
                 self._ms_by_width[int(width)] = in_passes * t1
         self.is_draft_measured = c is not None
         if c is None:
-            c = _DEFAULT_C
+            c = usual.draft
         self.drafts_blocks = drafts_blocks
         self.first_draft_ms = t1 * c
         """The first draft pass of a round, which also catches up with the text."""
@@ -104,7 +134,7 @@ class PassCosts:
         """
         times = self._ms_by_width
         widths = sorted(self._ms_by_width)
-        slope = _DEFAULT_SLOPE * times[widths[0]]
+        slope = self._row_cost * times[widths[0]]
         line = [times[widths[0]]] * (widths[0] + 1)
         for low, high in pairwise(widths):
             slope = (times[high] - times[low]) / (high - low)
@@ -113,7 +143,7 @@ class PassCosts:
             slope = (line[-1] - line[half]) / (widths[-1] - half)
         slope = max(slope, 0.0)
         if widths[-1] < _CLIFF_WIDTH:
-            slope = min(slope, _DEFAULT_SLOPE * line[1])
+            slope = min(slope, self._row_cost * line[1])
         line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
         self.verify_ms = line
         """Milliseconds of a target pass by width, host time included."""

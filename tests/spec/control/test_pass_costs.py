@@ -3,7 +3,7 @@
 import pytest
 
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
-from localspec.spec.control.pass_costs import PassCosts
+from localspec.spec.control.pass_costs import PassCosts, UsualCosts
 
 SHOWN = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "4": 1.4, "8": 2.0}, 0.1)
 
@@ -106,3 +106,14 @@ def test_wider_passes_than_timed_cost_what_they_do_on_a_cpu(
     costs = PassCosts(MeasuredCosts(7.0, curve))
     for width, cost in wide.items():
         assert costs.verify_ms[width] / 7.0 == pytest.approx(cost, rel=0.11)
+
+
+def test_what_is_usual_holds_until_it_is_timed() -> None:
+    costs = PassCosts(usual=UsualCosts(row=0.6, draft=0.2))
+    costs.record_pass(1, 10.0)
+    assert costs.verify_ms[3] == pytest.approx(10 + 2 * 6)
+    assert costs.c == pytest.approx(0.2)
+    costs.record_pass(3, 14.0)
+    costs.record_draft(1.0, 1)
+    assert costs.verify_ms[3] == pytest.approx(14.0)
+    assert costs.draft_ms == pytest.approx(1.0)
