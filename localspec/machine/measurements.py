@@ -127,6 +127,8 @@ class SavedBeliefs(Struct, frozen=True):
     """By match length."""
     error: TokenGain = 0.0
     error_rounds: DecayedCount = 0.0
+    copy_error: TokenGain = 0.0
+    copy_error_rounds: DecayedCount = 0.0
     judged: RoundCount = 0  # Draft tokens.
     since: RoundCount = 0  # Tokens since the last draft.
     own: TokenShare = 1.0

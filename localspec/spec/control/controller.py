@@ -126,6 +126,7 @@ class SpeculationController:
         self._draft_plan: DraftPlan | None = None
         # Of this round:
         self._copy = Draft()
+        self._planned_copy_gain = 0.0
         self._stop: PlannedStop | None = None  # If the model drafted.
         self._n_to_catch_up = 0
         self.round_plan = RoundPlan("plain", 0, "")
@@ -168,7 +169,11 @@ class SpeculationController:
         self._draft_is_on = pays
         copied = self._copy_gain(drafting if pays else plain)
         gain = drafting.gain + self._beliefs.gain_error
-        if copied.n and not (pays and gain > copied.gain):
+        copy_gain = copied.gain + self._beliefs.copy_error
+        if copied.n and copy_gain <= 0:
+            self._beliefs.record_declined_copy()
+        elif copied.n and not (pays and gain > copy_gain):
+            self._planned_copy_gain = copied.gain
             return RoundPlan("copy", copied.n, self._copy_reason(copied))
         if pays:
             reason = f"the draft gains {gain:.2f} tokens a round"
@@ -313,6 +318,9 @@ class SpeculationController:
         if self._stop is not None:
             self._record_judgement(self._stop, result, passes)
             self._lost_passes += passes - n_tokens
+        elif is_copy and self._plain_plan is not None:
+            gain = result.accepted - self._plain_plan.rate * (passes - 1)
+            beliefs.record_copy_gain(gain, planned=self._planned_copy_gain)
 
     def _record_judgement(
         self, stop: PlannedStop, result: RoundResult, passes: float
