@@ -51,7 +51,7 @@ _PROBE_ERROR_KEEP = 0.5
 After a pause they say less, so that a pause can end.
 """
 _ERROR_TRUST = 60.0  # Rounds with an error of 0 that are added to those that were.
-_COPY_ERROR_TRUST = 20.0
+_COPY_ERROR_TRUST = 5.0
 _COPY_ERROR_KEEP = 0.95
 _DECLINED_COPY_KEEP = 0.98
 """What a copy that was not made leaves of the older errors: so copies are tried again."""
