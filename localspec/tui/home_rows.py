@@ -209,7 +209,7 @@ def build_sections(
     for candidate in _find_suggested(pair_catalog, survey, search_text):
         if catalog.own_id(candidate.pair.target.id) not in ready_targets:
             downloadable.append(_downloadable_row(candidate, survey))
-    rows = _download_rows(download_states, search_text)
+    rows = _download_rows(pair_catalog, download_states, search_text)
     running = [row for row in rows if not _is_done(row)]
     done = [row for row in rows if _is_done(row)]
 
@@ -245,13 +245,22 @@ def build_sections(
     return [section for section in sections if section.rows]
 
 
-def _download_rows(states: Sequence[DownloadState], search_text: str) -> list[HomeRow]:
-    """With a search text, those whose file or repository it names."""
+def _download_rows(
+    pair_catalog: Catalog, states: Sequence[DownloadState], search_text: str
+) -> list[HomeRow]:
+    """With a search text, those that it names: by name, file, repository or pair.
+
+    So a download is seen where it was begun, in the search for its pair.
+    """
     names = downloads.name_downloads(states)
     rows = []
     for state in states:
-        place = f"{state.job.repo} {state.job.file.path}"
-        if has_all_words(place, search_text):
+        words = [names[state.job], state.job.repo, state.job.file.path]
+        for pair in pair_catalog.pairs.values():
+            models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
+            if any(model.repo == state.job.repo for model in models):
+                words += [pair.id, pair.name, pair.title]
+        if has_all_words(" ".join(words), search_text):
             rows.append(HomeRow(names[state.job], download=state))
     return rows
 

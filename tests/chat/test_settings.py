@@ -54,7 +54,7 @@ def test_a_refusal_says_what_is_possible() -> None:
         ("top_p", "0"),
         ("top_k", "1.5"),
         ("top_k", "9" * 5000),
-        ("draft_max", "17"),
+        ("draft_max", "63"),
         ("spec", "eagle"),
         ("exact", "maybe"),
     ]:

@@ -77,7 +77,13 @@ class AppDriver:
         await self.wait(lambda: BACKGROUND_JOBS.is_idle)
 
     async def sees(self, *words: str) -> None:
-        await wait_until(self.pilot, lambda: all(word in self.shown for word in words))
+        try:
+            await wait_until(
+                self.pilot, lambda: all(word in self.shown for word in words)
+            )
+        except AssertionError:
+            missing = [word for word in words if word not in self.shown]
+            raise AssertionError(f"not seen: {missing}; {self.shown}") from None
 
     async def wait(self, condition: Callable[[], object]) -> None:
         await wait_until(self.pilot, condition)

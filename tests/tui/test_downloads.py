@@ -40,6 +40,8 @@ pairs:
 PAIR = "chatty-pair"
 WRONG = "chatty-wrong"
 FILES = ["chatty-Q8_0.gguf", "draft-Q8_0.gguf"]
+TITLES = ["Chatty", "Chatty draft"]
+"""What rows call these files."""
 STALLED = Fault("stall", after=65_536)
 
 
@@ -113,11 +115,15 @@ class HubHome(AppDriver):
         await self.press("enter")
 
     async def point_at(self, name: str) -> None:
-        """Marks a row; a row of a file has its name without the suffix."""
-        name = name.removesuffix(".gguf")
+        """Marks a row; one of TITLES is that of its download."""
         pairs = self.top(HomeScreen).query_one(PointerList)
         for _ in range(len(pairs.rows) + 1):
-            if pairs.highlighted_row is not None and name in pairs.highlighted_row.name:
+            row = pairs.highlighted_row
+            is_download = row is not None and row.download is not None
+            if row is not None and name in TITLES:
+                if is_download and row.name == name:
+                    return
+            elif row is not None and name in row.name:
                 return
             await self.press("down")
         raise AssertionError(f"no row {name}: {self.shown}")
@@ -180,7 +186,7 @@ async def test_a_damaged_catalogue_of_ones_own_is_said_once_and_ours_is_shown(
     damaged = "schema: 1\npairs: [{target: nobody}]\n"
     (tmp_path / "config" / "models.yaml").write_text(damaged)
     async with HubHome(hub) as home:
-        await home.sees("models.yaml", "nobody", "demo")
+        await home.sees("models.yaml", "nobody", "Demo")
         messages = [notice.message for notice in home.app._notifications]
         about_it = [text for text in messages if "there is no model nobody" in text]
         assert len(about_it) == 1
@@ -259,7 +265,7 @@ async def test_a_chat_stays_open_while_it_downloads(hub: FakeHub) -> None:
         await home.phases_are("done", "done")
         assert home.is_on(ChatScreen)
         await home.press("escape")
-        await home.sees(PAIR, "✓ verified")
+        await home.sees(TITLES[0], "✓ verified")
 
 
 async def begin_to_fail(home: HubHome, reason: str, hint: str) -> None:
@@ -267,14 +273,14 @@ async def begin_to_fail(home: HubHome, reason: str, hint: str) -> None:
     await home.press("enter")
     await home.phases_are("failed", "failed")
     await home.sees("✗", reason)
-    await home.point_at(FILES[0])
+    await home.point_at(TITLES[0])
     await home.sees(hint, "p try again")
 
 
 async def try_again(home: HubHome) -> None:
     await home.press("p")
     await home.phases_are("done", "failed")
-    await home.point_at(FILES[1])
+    await home.point_at(TITLES[1])
     await home.press("enter")
     await home.phases_are("done", "done")
 
@@ -325,15 +331,15 @@ async def test_what_was_not_finished_is_there_at_the_next_start(
     async with HubHome(hub) as home:
         await home.sees("Downloads", "paused")
         assert home.shown.index("Downloads") < home.shown.index("Ready to run")
-        await home.point_at(FILES[0])
+        await home.point_at(TITLES[0])
         await home.press("x")
         await home.sees("cancelled")
         assert len(parts(tmp_path)) == 2, "what came is kept"
-        for name in FILES:
+        for name in TITLES:
             await home.point_at(name)
             await home.press("p")
         await home.phases_are("done", "done")
         assert finals(tmp_path) == FILES
     async with HubHome(hub) as home:
-        await home.sees("Ready to run", PAIR)
+        await home.sees("Ready to run", TITLES[0])
         assert not home.downloads.states()

@@ -29,6 +29,8 @@ GREETING = "f1: help"
 """Shown in an empty chat once the pair is loaded."""
 HOME = "Ready to run"
 PAIR = "chatty-pair"
+TITLE = "Tiny"
+"""What every screen calls the target."""
 TARGET = "tiny/Chatty-GGUF"
 DRAFT = "tiny/Draft-GGUF"
 FILES = ("chatty-F16.gguf", "draft-F16.gguf")
@@ -36,10 +38,10 @@ FILES = ("chatty-F16.gguf", "draft-F16.gguf")
 CATALOGUE = f"""\
 schema: 1
 models:
-  - {{id: chatty, title: Tiny, repo: {TARGET}, file: {FILES[0]}, bytes: 3000000000, family: tiny,
+  - {{id: chatty, title: {TITLE}, repo: {TARGET}, file: {FILES[0]}, bytes: 3000000000, family: tiny,
      architecture: llama, parameters: 900B, tier: current, use: [chat],
      shape: {{layers: 30, embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test}}}}
-  - {{id: chatty-draft, title: Tiny, repo: {DRAFT}, file: {FILES[1]}, bytes: 100000000, family: tiny,
+  - {{id: chatty-draft, title: Tiny draft, repo: {DRAFT}, file: {FILES[1]}, bytes: 100000000, family: tiny,
      architecture: llama, parameters: 1B, tier: current, use: [chat],
      shape: {{layers: 1, embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test}}}}
 pairs:
@@ -113,15 +115,15 @@ def running(tmux: Tmux) -> list[psutil.Process]:
 def back_home(tmux: Tmux, *seen: str | Callable[[str], object]) -> None:
     """Waits until the list has the keyboard."""
     tmux.leave_chat(HOME)
-    tmux.wait_for(HOME, "▸ demo", *seen)
+    tmux.wait_for(HOME, "▸ Demo", *seen)
 
 
 def is_suggested(seen: str) -> bool:
-    return PAIR in seen.partition("not downloaded")[2]
+    return TITLE in seen.partition("not downloaded")[2]
 
 
 def is_ready(seen: str) -> bool:
-    return PAIR in seen.partition("not downloaded")[0]
+    return TITLE in seen.partition("not downloaded")[0]
 
 
 def first_screen(tmux: Tmux) -> None:
@@ -135,7 +137,7 @@ def choose_pair(tmux: Tmux) -> None:
     tmux.press("w")
     tmux.wait_for("1 of 3", "chat", "code", "writing", "documents")
     tmux.press("1")
-    tmux.wait_for(f"▸ {PAIR}", "2 of 3")
+    tmux.wait_for(f"▸ {TITLE}", "2 of 3")
     tmux.press(ENTER)
     words = ("✓ vocabularies match", "Memory", "Speed", "3.1 GB to download")
     tmux.wait_for("3 of 3", *words)
@@ -145,8 +147,7 @@ def download(tmux: Tmux, cache: Path) -> None:
     tmux.press(ENTER)
     tmux.wait_for("too large to gain much")  # It was not known before.
     tmux.press(ENTER)
-    name = FILES[0].removesuffix(".gguf")
-    tmux.wait_for(GREETING, lambda seen: name in seen.splitlines()[0])
+    tmux.wait_for(GREETING, lambda seen: TITLE in seen.splitlines()[0])
     here = [path.name for path in cache.glob("models--*/snapshots/*/*.gguf")]
     assert sorted(here) == sorted(FILES)
 

@@ -658,7 +658,7 @@ PARSING = {"Static", "Label", "OptionList", "notify"}
 """They read markup unless told otherwise."""
 TITLES = {"tooltip", "border_title", "border_subtitle"}
 """Attributes of widgets that read markup if they are text."""
-CONTENT = re.compile(r"Content(\.styled)?\(")
+CONTENT = re.compile(r"Content(\.styled|\.assemble)?\(")
 SOURCES = sorted(Path(tui.__file__).parent.rglob("*.py"))
 
 

@@ -115,7 +115,7 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
         field.cursor_blink = False
         yield field
         yield self._list
-        yield HintLine("", id="teach", markup=False)
+        yield HintLine(id="teach")
         yield KeyLine()
 
     def on_mount(self) -> None:

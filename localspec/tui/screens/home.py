@@ -130,7 +130,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         yield Static("", id="banner", markup=False)
         yield self._search
         yield self._list
-        yield HintLine("", id="teach", markup=False)
+        yield HintLine(id="teach")
         yield KeyLine()
 
     def on_mount(self) -> None:

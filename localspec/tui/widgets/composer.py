@@ -186,7 +186,7 @@ class MessageComposer(TextArea):
         # Textual would draw the field again, whatever the new value is.
         if not shown.is_same(self._shown_size):
             self._shown_size = shown
-            self.border_subtitle = shown
+            self.border_subtitle = Content.assemble(shown)
 
     def _remember_text(self) -> None:
         if self.text.strip() and self._typed_texts[-1:] != [self.text]:

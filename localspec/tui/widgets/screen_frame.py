@@ -165,6 +165,9 @@ class RaisedColumn(NotificationFloor, Vertical):
 class HintLine(NotificationFloor, Static):
     """Help below a list, which no notification covers."""
 
+    def __init__(self, *, id: str) -> None:  # noqa: A002  as Textual names it
+        super().__init__("", id=id, markup=False)
+
 
 class StatusParts(Struct, frozen=True):
     """What a status line may show, of which as much is shown as there is room."""

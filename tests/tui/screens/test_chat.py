@@ -333,7 +333,7 @@ async def test_a_load_shows_what_it_does_where_the_answer_will_be() -> None:
     chat = Chat(gate=gate)
     chat.opening.says = [LoadProgress("reading", "small.gguf", 0.5)]
     async with chat:
-        await chat.sees("Loading the model: reading small.gguf", "50 %")
+        await chat.sees("Loading the model: reading small", "50 %")
         assert chat.shown.index("Loading the model") < chat.shown.index(
             "You can already"
         )

@@ -203,15 +203,15 @@ async def test_another_card_by_its_name(tmp_path: Path) -> None:
 
 async def test_another_draft_and_another_target(stock: WizardServices) -> None:
     async with shown(stock, "1", "enter", "d") as wizard:
-        await wizard.sees("with qwen3-1.7b Q8_0", "licence: see its page")
+        await wizard.sees("(guesses: Qwen3 1.7B)", "licence: see its page")
         await wizard.press("d")
-        await wizard.sees("qwen3-8b Q4_K_M apache-2.0")
+        await wizard.sees("Qwen3 8B apache-2.0")
         await wizard.press("d")
-        await wizard.sees("with qwen3-0.6b Q8_0")
+        await wizard.sees("(guesses: Qwen3 0.6B)")
         await wizard.press("t")
-        await wizard.sees("phi-4 Q4_K_M mit")
+        await wizard.sees("Phi-4 mit")
         await wizard.press("d")
-        await wizard.sees("phi-4 Q4_K_M")  # which has no other
+        await wizard.sees("Phi-4 mit")  # which has no other
 
 
 async def test_a_pair_that_is_here_names_the_command_that_compares_its_drafts(
