@@ -402,6 +402,10 @@ class SettingsAdvisor:
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
         if self.target.has_recurrent_state:
             load = replace(load, snapshots=min(load.snapshots, _SNAPSHOTS[0]))
+        if self.target.can_rollback:
+            # A longer copy takes a checkpoint of 50 to 150 MiB, which may cost a
+            # quantisation: on 12 GB a 9B in Q8_0.
+            load = self._with_short_copies(load)
         n_target = request.n_gpu_layers
         if n_target is None:
             n_target = ALL_LAYERS

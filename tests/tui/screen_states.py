@@ -394,7 +394,7 @@ def loading_half() -> App[None]:
 
 
 async def opening(pilot: Pilot[Any]) -> None:
-    await wait_until(pilot, lambda: "50 %" in painted(pilot.app.screen))
+    await wait_until(pilot, lambda: "Loading" in painted(pilot.app.screen))
 
 
 TO_A_CORRECTION = walking(*("up",) * 8, "left")
