@@ -524,7 +524,8 @@ class SettingsAdvisor:
         loads = []
         if defaults.draft:
             loads.append(defaults)
-            loads.append(self._with_short_copies(defaults))
+            if not self.target.can_rollback:  # Else they are short already.
+                loads.append(self._with_short_copies(defaults))
             if self.target.can_rollback:
                 for n in _SNAPSHOTS:
                     if n < defaults.snapshots:
@@ -538,9 +539,10 @@ class SettingsAdvisor:
                     yield with_settings(load, "draft", n_gpu_layers=0)
         plain = replace(defaults, draft=None)
         yield plain
-        yield self._with_short_copies(plain)
         if self.target.can_rollback:
             yield replace(plain, draft_max=0, snapshots=0)
+        else:
+            yield self._with_short_copies(plain)
 
     def _with_short_copies(self, load: LoadCommand) -> LoadCommand:
         """Copies as long as a draft, which take fewer rows of logits and no checkpoint."""
