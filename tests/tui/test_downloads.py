@@ -180,18 +180,19 @@ async def test_what_the_hub_has_can_be_looked_at_and_closed(hub: FakeHub) -> Non
         await home.wait(lambda: "On the hub" not in home.shown)
 
 
-async def test_a_damaged_catalogue_of_ones_own_is_said_once_and_ours_is_shown(
+async def test_a_damaged_catalogue_of_ones_own_is_said_while_it_is_damaged_and_ours_is_shown(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     damaged = "schema: 1\npairs: [{target: nobody}]\n"
     (tmp_path / "config" / "models.yaml").write_text(damaged)
     async with HubHome(hub) as home:
         await home.sees("models.yaml", "nobody", "Demo")
-        messages = [notice.message for notice in home.app._notifications]
-        about_it = [text for text in messages if "there is no model nobody" in text]
-        assert len(about_it) == 1
+        assert home.shown.count("there is no model nobody") == 1
         await home.press("slash", *"qwen3")
-        await home.sees("In the catalogue")
+        await home.sees("In the catalogue", "there is no model nobody")
+        (tmp_path / "config" / "models.yaml").unlink()
+        await home.press("x")
+        await home.wait(lambda: "nobody" not in home.shown)
 
 
 HOSTILE = "[red]evil[/red] [link=file:///etc]x[/] \x1b]0;owned\x07\x1b[2J\x9b31m\u202e"

@@ -23,7 +23,6 @@ from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog, model_lookup
-from localspec.models.catalog import Catalog
 from localspec.models.gguf import reader
 from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
@@ -123,7 +122,6 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._marked_hub_search = ""
         """The words of the row that searches the hub, while it is marked."""
         # The error of the user's own catalogue that was last shown.
-        self._catalog_error = ""
 
     def compose(self) -> ComposeResult:
         yield TitleLine("localspec")
@@ -224,12 +222,10 @@ class HomeScreen(CenteredLayout, Screen[None]):
     @on(Input.Changed, "#filter")
     @on(SearchField.ResultsChanged)
     def fill_list(self) -> None:
-        banner = self.query_one("#banner", Static)
-        banner_text = app_options.format_settings_banner(self._options)
-        banner.update(Content(banner_text))
-        banner.display = bool(banner_text)
+        catalogue, catalog_error = catalog.load_valid()
+        self._show_banner(catalog_error)
         sections = home_rows.build_sections(
-            self._load_catalog(),
+            catalogue,
             self._survey,
             search_text=self._search.text,
             chats=self._chat_section(),
@@ -247,14 +243,18 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._point_at_hub_result()
         self._update_hints()
 
-    def _load_catalog(self) -> Catalog:
-        """The catalogue; an error of the user's own part is shown once."""
-        catalogue, error = catalog.load_valid()
-        message = error.message if error is not None else ""
-        if error is not None and message != self._catalog_error:
-            self._show_error(error)
-        self._catalog_error = message
-        return catalogue
+    def _show_banner(self, catalog_error: LocalspecError | None) -> None:
+        """What is wrong with the user's own files, for as long as it is wrong.
+
+        A notification would be gone before a slow computer has drawn the list.
+        """
+        lines = [app_options.format_settings_banner(self._options)]
+        if catalog_error is not None:
+            lines.append(problem_text(catalog_error))
+        text = "\n".join(line for line in lines if line)
+        banner = self.query_one("#banner", Static)
+        banner.update(Content(text))
+        banner.display = bool(text)
 
     def _point_at_hub_result(self) -> None:
         """Marks the first hub result after a search; never the search itself unasked."""
