@@ -175,6 +175,13 @@ class DrafterPackageError(LocalspecError):
     exit_code = 17
 
 
+class PictureError(LocalspecError):
+    """A picture, or another file for a model that sees, cannot be used."""
+
+    code = "picture"
+    exit_code = 18
+
+
 def from_code(code: str, message: str, hint: str) -> LocalspecError:
     """Recreate an error that another process sent as its code, message and hint."""
     kinds = {kind.code: kind for kind in LocalspecError.__subclasses__()}

@@ -21,6 +21,7 @@ from localspec.protocol.events import (
     Event,
     GenerationFinished,
     Notice,
+    PictureReading,
     Prefill,
     Round,
     SpeculationPlan,
@@ -83,6 +84,8 @@ class GeneratedAnswer:
         # The last one: its `total` is the size of the prompt.
         self.prefill: Prefill | None = None
         self.is_reading_prompt = False
+        self.picture: PictureReading | None = None
+        """The picture that is being read; None before and after."""
         self.notices: list[Notice] = []
         self.finished: GenerationFinished | None = None
         self.engine_exit: EngineExit | None = None
@@ -98,6 +101,8 @@ class GeneratedAnswer:
             return AnswerDelta(event)
         self._new_events.append(event)
         self.is_reading_prompt = isinstance(event, Prefill) and event.done < event.total
+        if not isinstance(event, Notice):
+            self.picture = None
         text = ""
         if isinstance(event, Round):
             if self.rounds:
@@ -113,6 +118,8 @@ class GeneratedAnswer:
                 self._splitter = make_parser(self._markers, event.thinking)
         elif isinstance(event, SpeculationPlan):
             self.plan = event
+        elif isinstance(event, PictureReading):
+            self.picture = event
         elif isinstance(event, Notice):
             self.notices.append(event)
         elif isinstance(event, GenerationFinished):

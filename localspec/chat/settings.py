@@ -202,6 +202,7 @@ class LoadedModel(Struct, frozen=True):
     """A built-in template to use instead of the model's own."""
     draft_kind: str | None = None
     """A name of `draft_kinds.py`; None without a draft."""
+    sees: bool = False  # Whether a projector is loaded, so that it takes pictures.
 
     @classmethod
     def from_ready(
@@ -241,6 +242,7 @@ class LoadedModel(Struct, frozen=True):
         loaded = replace(
             loaded,
             template=chat.get("template"),
+            sees=ready.settings.get("images") is not None,
             thinking_markers=markers,
             thinking_controls=tuple(chat.get("thinking_controls") or ()),
         )

@@ -131,6 +131,31 @@ class Prefill(Struct, frozen=True):
     thinking: bool = False  # Whether the answer begins inside a thinking part.
 
 
+class Thumbnail(Struct, frozen=True):
+    """A small copy of a picture: its rows from the top, three bytes (RGB) a pixel."""
+
+    width: Annotated[int, Meta(ge=1, le=256)]
+    height: Annotated[int, Meta(ge=1, le=256)]
+    rgb: Annotated[str, Meta(max_length=400_000)]  # In Base64.
+
+
+class PictureReading(Struct, frozen=True):
+    """The projector begins to read a picture of the prompt.
+
+    It is the `n`th of the `of` that it has to read for this answer; it reads no picture
+    again that it knows.
+    """
+
+    n: Annotated[int, Meta(ge=1)]
+    of: Annotated[int, Meta(ge=1)]
+    rows: TokenCount  # Of the context.
+    width: Annotated[int, Meta(ge=1)]  # In pixels, as a person sees it.
+    height: Annotated[int, Meta(ge=1)]
+    sha256: str = ""
+    seconds_expected: Number | None = None  # None: unknown.
+    thumbnail: Thumbnail | None = None
+
+
 class SpeculationPlan(Struct, frozen=True):
     """The state of speculation and its reason.
 
@@ -189,6 +214,7 @@ class EngineExit(Struct, frozen=True):
 Event = (
     EngineReady
     | Prefill
+    | PictureReading
     | SpeculationPlan
     | Round
     | Notice
@@ -199,6 +225,7 @@ Event = (
 _EVENT_TYPES: dict[str, type[Event]] = {
     "ready": EngineReady,
     "prefill": Prefill,
+    "picture": PictureReading,
     "plan": SpeculationPlan,
     "round": Round,
     "notice": Notice,
@@ -279,4 +306,9 @@ def parse_event(body: Any) -> Event | None:
     event = from_json(kind, body)
     if isinstance(event, Round) and event.accepted > event.drafted:
         raise ValueError("a round with more accepted than drafted tokens")
+    if isinstance(event, PictureReading) and event.thumbnail is not None:
+        thumbnail = event.thumbnail
+        # Three bytes are four characters of Base64.
+        if len(thumbnail.rgb) != 4 * thumbnail.width * thumbnail.height:
+            raise ValueError("a thumbnail of another size")
     return event

@@ -160,6 +160,15 @@ class MeasuredCosts(Struct, frozen=True):
     other_load: Number | None = None
 
 
+class ProjectorSettings(Struct, frozen=True):
+    """A projector (mmproj), by which the target sees pictures, and how it is loaded."""
+
+    path: str
+    on_gpu: bool = True  # Without a GPU it is in RAM all the same.
+    max_rows: int | None = None
+    """The most rows that a picture becomes; None: as many as suit its device."""
+
+
 class LoadCommand(Struct, frozen=True):
     """Load a target, and a draft model or head if one is given."""
 
@@ -186,6 +195,7 @@ class LoadCommand(Struct, frozen=True):
     measure_when_idle: bool = False
     """Measure threads and costs while no command is pending."""
     snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
+    projector: ProjectorSettings | None = None
 
 
 class ToolCall(Struct, frozen=True):
@@ -194,6 +204,17 @@ class ToolCall(Struct, frozen=True):
     id: str
     name: str
     arguments: str
+
+
+class PictureRef(Struct, frozen=True):
+    """A picture of a message: a file that the engine can read, and its hash.
+
+    The engine reads a picture that it knows by its hash no second time.
+    """
+
+    path: str
+    sha256: str
+    name: str = ""  # What people know it by, for errors.
 
 
 class ChatMessage(Struct, frozen=True):
@@ -209,6 +230,10 @@ class ChatMessage(Struct, frozen=True):
     starts_in_thinking: bool = False
     """Whether the prompt opened the thinking part of this answer, whose `content` has
     no tag.
+    """
+    images: tuple[PictureRef, ...] = ()
+    """Its pictures. Each `pictures.PICTURE_MARK` in `content` is the place of the next
+    one; those without a place come before the text.
     """
 
 
@@ -302,7 +327,7 @@ class ProbeCommand(Struct, frozen=True):
 class ReplayCommand(Struct, frozen=True):
     """Decode an answer with the target alone; answered with `ReplayResult`.
 
-    The prompt is `text`; its last batch gives the first token. Each later pass decodes
+    The prompt is `text`, or the chat of `messages`; its last batch gives the first token. Each later pass decodes
     `width` tokens, starting with the newest, and emits `emitted` of them. Empties the
     memory.
     """
@@ -312,6 +337,7 @@ class ReplayCommand(Struct, frozen=True):
     widths: tuple[int, ...]
     emitted: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    messages: tuple[ChatMessage, ...] = ()  # A chat, in place of `text`.
 
 
 class CountCommand(Struct, frozen=True):
@@ -473,6 +499,15 @@ class LoadedChatSettings(Struct, frozen=True):
     thinking_controls: tuple[str, ...] = ()
 
 
+class LoadedImageSettings(Struct, frozen=True):
+    """What the loaded projector reads."""
+
+    kind: str  # llama.cpp's name of its architecture, such as `gemma3`.
+    max_rows: Annotated[int, Meta(ge=0)] | None
+    """The most rows of the context that one picture takes; None: unknown."""
+    audio: bool  # Whether it also hears.
+
+
 class LoadedSettings(Struct, frozen=True):
     """The types of `EngineReady.settings`."""
 
@@ -482,6 +517,7 @@ class LoadedSettings(Struct, frozen=True):
     draft_max: int = DRAFT_MAX
     chat: LoadedChatSettings | None = None
     fim: dict[str, int] | None = None
+    images: LoadedImageSettings | None = None
 
 
 class TimingTotals(Struct, frozen=True):

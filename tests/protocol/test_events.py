@@ -13,10 +13,12 @@ from localspec.protocol.events import (
     Event,
     GenerationFinished,
     Notice,
+    PictureReading,
     Prefill,
     Round,
     RoundTimes,
     SpeculationPlan,
+    Thumbnail,
     Token,
     decode,
     encode,
@@ -73,6 +75,17 @@ SAMPLE: list[Event] = [
         memory={},
         load_ms=1.5,
         notices=(Notice("info", "a", "b"),),
+    ),
+    PictureReading(n=1, of=2, rows=266, width=1920, height=1080),
+    PictureReading(
+        n=2,
+        of=2,
+        rows=16,
+        width=2,
+        height=1,
+        sha256="00ff",
+        seconds_expected=1.5,
+        thumbnail=Thumbnail(2, 1, "AAAA////"),
     ),
     Prefill(done=1, total=2, reused=0),
     SpeculationPlan("on", "asked"),
@@ -174,3 +187,10 @@ def test_a_broken_part_is_an_error_of_the_same_kind() -> None:
         body = json.loads(encode(PLAIN_ROUND)) | {name: value}
         with pytest.raises(ValueError):
             events.parse_event(body)
+
+
+def test_a_thumbnail_of_another_size_is_refused() -> None:
+    line = encode(PictureReading(1, 1, 16, 2, 2, thumbnail=Thumbnail(2, 2, "AAAA")))
+
+    with pytest.raises(ValueError, match="thumbnail"):
+        decode(line)

@@ -23,6 +23,9 @@ COMMANDS: list[wire.EngineCommand] = [
         ),
     ),
     wire.LoadCommand("a.gguf"),
+    wire.LoadCommand(
+        "a.gguf", projector=wire.ProjectorSettings("mmproj.gguf", False, 256)
+    ),
     wire.GenerateCommand("hi", wire.SamplingParams(seed=3), stop=("a", "b")),
     wire.GenerateCommand(
         messages=MESSAGES, template="chatml", think=False, probabilities=True
@@ -45,6 +48,13 @@ COMMANDS: list[wire.EngineCommand] = [
         widths=(3,),
         emitted=(4,),
         sampling=wire.SamplingParams(temperature=0),
+    ),
+    wire.GenerateCommand(
+        messages=(
+            wire.ChatMessage(
+                "user", "\ufdd6hi", images=(wire.PictureRef("/tmp/a", "00ff", "a.png"),)
+            ),
+        )
     ),
     wire.CountCommand("hi"),
     wire.CountCommand(messages=MESSAGES, template="llama3"),

@@ -1,0 +1,103 @@
+"""Rejects projectors (mmproj files) on which llama.cpp would abort, or answer nonsense.
+
+llama.cpp refuses many wrong files by itself. These it loads, and ends its process with
+the first picture: a width that its heads do not divide, and patches that do not fill
+the picture (ggml.c). A projector of another kind of the same width makes rows that mean
+nothing to the model.
+"""
+
+from __future__ import annotations
+
+from localspec.errors import ModelFileError
+from localspec.models.gguf import architectures
+from localspec.models.gguf.header import Header
+from localspec.sanitize import sanitize
+
+_REFUSED_KINDS = {
+    "deepseek4v": "its rows depend on what is before a picture",
+    "hunyuanvl": "its rows depend on the number of the picture",
+}
+_ANOTHER_FILE = "Use the mmproj file of this model, from the same repository."
+_MAX_SIDE = 65_536
+_MAX_LAYERS = 512
+
+
+def check_projector(projector: Header, name: str) -> None:
+    """Raise ModelFileError unless llama.cpp can run the projector of a file."""
+    shown = sanitize(name, multiline=False)
+    if projector.architecture not in architectures.IMAGE_PARTS:
+        raise ModelFileError(
+            f"{shown} is not a projector (mmproj): it is a model of its own.",
+            _ANOTHER_FILE,
+        )
+    kind = projector_kind(projector)
+    if kind in _REFUSED_KINDS:
+        raise ModelFileError(
+            f"{shown} is a projector of the kind {kind}, which cannot be used here: "
+            f"{_REFUSED_KINDS[kind]}.",
+            "Use another model that sees.",
+        )
+    for sense in ("vision", "audio"):
+        if projector.keys.get(f"clip.has_{sense}_encoder") is True:
+            problem = _find_problem(projector, sense)
+            if problem:
+                raise ModelFileError(
+                    f"{shown} has a damaged header: {problem}.", _ANOTHER_FILE
+                )
+
+
+def projector_kind(projector: Header) -> str:
+    """llama.cpp's name of its architecture, such as `gemma3`; that for pictures first."""
+    for key in ("projector_type", "vision.projector_type", "audio.projector_type"):
+        kind = projector.keys.get(f"clip.{key}")
+        if isinstance(kind, str) and kind:
+            return sanitize(kind, multiline=False)
+    return ""
+
+
+def _find_problem(projector: Header, sense: str) -> str:
+    """What is wrong with the sizes of a tower; empty if nothing is."""
+
+    def number(key: str) -> int | None:
+        value = projector.keys.get(f"clip.{sense}.{key}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            return None
+        return value
+
+    width = number("embedding_length")
+    heads = number("attention.head_count")
+    layers = number("block_count")
+    if layers is not None and not 0 <= layers <= _MAX_LAYERS:
+        return f"it has {layers} layers"
+    if width is not None and heads is not None and width > 0:
+        # A projector without layers (gemma4uv) has no heads either.
+        if heads <= 0 and layers:
+            return f"it has {heads} heads"
+        if heads > 0 and width % heads:
+            return f"{heads} heads do not divide a width of {width}"
+    if sense == "vision":
+        return _find_grid_problem(
+            projector, image=number("image_size"), patch=number("patch_size")
+        )
+    return ""
+
+
+def _find_grid_problem(
+    projector: Header, *, image: int | None, patch: int | None
+) -> str:
+    """What is wrong with the patches of a picture; empty if nothing is.
+
+    A picture of 384 pixels has 27 × 27 whole patches of 14, and 6 pixels are left over.
+    Such a projector is right if it has 729 positions, or one more for its class.
+    """
+    if patch is not None and not 0 < patch <= _MAX_SIDE:
+        return f"its patch size is {patch}"
+    if image is not None and not 0 < image <= _MAX_SIDE:
+        return f"its image size is {image}"
+    if image is None or patch is None or not image % patch:
+        return ""
+    side = image // patch
+    positions = projector.tensors_by_name.get("v.position_embd.weight")
+    if positions is not None and positions.shape[-1] in (side * side, side * side + 1):
+        return ""
+    return f"patches of {patch} do not fill a picture of {image}"
