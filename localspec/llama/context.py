@@ -7,6 +7,7 @@ after it. `llama_cpp.Llama` is not used: it allocates n_ctx x n_vocab floats.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -487,12 +488,16 @@ class LlamaContext(OpenContext):
     def captured_after(self) -> int:
         """Passes of a width before ggml-cuda launches them as one graph.
 
-        It is 0 on other devices.
+        It is 0 on other devices, and where the user has switched graphs off.
         """
+        if _SWITCHES_GRAPHS_OFF in os.environ:
+            return 0
         names = self.memory_by_device()
         return 2 if any(name.startswith(("CUDA", "ROCm")) for name in names) else 0
 
 
+_SWITCHES_GRAPHS_OFF = "GGML_CUDA_DISABLE_GRAPHS"
+"""Whatever its value is, an empty one included (ggml-cuda/common.cuh)."""
 _MAX_CHECKPOINTS = 32
 _MAX_CHECKPOINT_BYTES = 256 * 2**20  # All checkpoints together take no more RAM.
 _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY

@@ -110,7 +110,7 @@ RoundCount = Annotated[int, Meta(ge=0, le=2**53)]
 TokenShare = Annotated[float, Meta(ge=0, le=1)]
 AnswerLength = Annotated[float, Meta(ge=0, le=1e9)]
 JudgedTokens = tuple[DecayedCount, DecayedCount]
-"""Accepted and drafted tokens, or right and copied ones."""
+"""Accepted and drafted tokens."""
 
 
 class SavedBeliefs(Struct, frozen=True):
@@ -123,12 +123,10 @@ class SavedBeliefs(Struct, frozen=True):
     """By confidence."""
     confidences: tuple[DecayedCount, ...] = ()
     """How often each confidence was seen."""
-    copies: tuple[JudgedTokens, ...] = ()
-    """By match length."""
+    copy_rates: tuple[TokenShare, ...] = ()
+    """Right shares of copied tokens, by match length."""
     error: TokenGain = 0.0
     error_rounds: DecayedCount = 0.0
-    copy_error: TokenGain = 0.0
-    copy_error_rounds: DecayedCount = 0.0
     judged: RoundCount = 0  # Draft tokens.
     since: RoundCount = 0  # Tokens since the last draft.
     own: TokenShare = 1.0
@@ -321,14 +319,12 @@ def check_costs(costs: MeasuredCosts) -> None:
     """
     ranges = from_json(_CostRanges, to_builtins(costs))
     for name, beliefs in ranges.survival.items():
-        for table in ("drafts", "copies"):
-            counts: tuple[JudgedTokens, ...] = getattr(beliefs, table)
-            for bucket, (right, judged) in enumerate(counts):
-                if right > judged:
-                    raise ValueError(
-                        f"survival.{name}.{table}[{bucket}]: {right} tokens are right "
-                        f"of {judged}"
-                    )
+        for bucket, (right, judged) in enumerate(beliefs.drafts):
+            if right > judged:
+                raise ValueError(
+                    f"survival.{name}.drafts[{bucket}]: {right} tokens are right "
+                    f"of {judged}"
+                )
 
 
 def find_files(key: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ SUBCOMMANDS = (
         "pair",
         "peers",
     ),
-    *("published", "serve", "tui", "widths"),
+    *("published", "serve", "tui", "verifiers", "widths"),
 )
 """Modules beside this file, each with `add_options(parser)` and `main(args)`."""
 

@@ -62,6 +62,18 @@ def test_settings_are_read_back(opened: Open) -> None:
     assert len(wide.decode([5] * 17, 17)) == 17
 
 
+@pytest.mark.parametrize("value", ["1", "0", ""])
+def test_graphs_that_are_switched_off_are_not_waited_for(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    model = opened("target")
+    monkeypatch.setattr(LlamaContext, "memory_by_device", lambda _: {"CUDA0": 1})
+    monkeypatch.delenv("GGML_CUDA_DISABLE_GRAPHS", raising=False)
+    assert model.captured_after == 2
+    monkeypatch.setenv("GGML_CUDA_DISABLE_GRAPHS", value)
+    assert model.captured_after == 0
+
+
 @pytest.mark.parametrize(
     ("name", "swa_full", "kept"),
     [

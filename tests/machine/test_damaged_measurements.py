@@ -49,7 +49,7 @@ ROW = json.loads("""
 {"t1_ms": 4.9172, "curve": {"1": 1.0, "2": 1.4392, "4": 1.9882, "9": 3.2849, "17": 5.0642},
 "c": 0.2119, "threads": 2, "threads_batch": 2, "survival": {"greedy": {"drafts": [[0.0, 1.0],
 [3.2, 9.0], [0.0, 0.0], [7.0, 8.0], [30.1, 33.0]], "confidences": [5.4, 3.0, 3.2, 4.4, 40.0],
-"copies": [[2.0, 8.0], [4.8, 8.0], [5.8, 8.0], [6.4, 8.0], [7.2, 8.0], [57.6, 60.0]],
+"copy_rates": [0.25, 0.6, 0.725, 0.8, 0.9, 0.96],
 "error": -1.1713, "error_rounds": 7.31, "judged": 51, "since": 46, "own": 0.93,
 "length": 101.5, "answers": 3, "reading": 0.1388}}, "other_load": 0.026}
 """)
@@ -123,12 +123,15 @@ UNUSABLE: dict[str, Callable[[dict[str, Any]], object]] = {
     "survival.greedy.drafts[3][1]: Expected `float`, got `str`: 'x'": lambda row: (
         beliefs(row)["drafts"].__setitem__(3, [1, "x"])
     ),
-    "survival.greedy.copies[0]: 9.0 tokens are right of 8.0": lambda row: beliefs(row)[
-        "copies"
+    "survival.greedy.drafts[0]: 9.0 tokens are right of 8.0": lambda row: beliefs(row)[
+        "drafts"
     ].__setitem__(0, [9.0, 8.0]),
-    "survival.greedy.copies[5][0]: Expected `float` >= 0.0: -1.0": lambda row: beliefs(
+    "survival.greedy.copy_rates[0]: Expected `float` <= 1.0: 1.1": lambda row: beliefs(
         row
-    )["copies"].__setitem__(5, [-1.0, 8.0]),
+    )["copy_rates"].__setitem__(0, 1.1),
+    "survival.greedy.copy_rates[5]: Expected `float` >= 0.0: -1.0": lambda row: beliefs(
+        row
+    )["copy_rates"].__setitem__(5, -1.0),
     "survival.greedy.confidences[0]: Expected `float` <= 1000000.0: 1e+300": lambda row: (
         beliefs(row)["confidences"].__setitem__(0, 1e300)
     ),

@@ -12,9 +12,10 @@ tokens, of which the draft model has read none; reading one costs it .1 draft pa
    best fixed length would give 1.51 tokens per pass: that is the rate at which time is
    counted. A draft token then gains .67 - 1.51 * (.1 + .1) = .36, a second one .14 more,
    and a third costs more than it gives: the plan gains .51 tokens a round. Reading 198
-   tokens costs 198 * .1 * .1 = 2 passes. An answer is expected to have 120 tokens, so
-   drafting wins 120 * .51 / 1.51 = 40 of them. That is more than reading costs, and
-   reading costs less than 4 % of the answer: `RoundPlan("draft", 16, …)`.
+   tokens costs 198 * .1 * .1 = 2 passes. An answer is expected to have 120 tokens, which
+   take 120 passes without a draft. With two draft tokens a round has 2.11 tokens in 1.4
+   passes, so drafting saves 1 - 1.4 / 2.11 = .34 of them, 40 passes. That is more than
+   reading costs, and reading costs less than .04 * 120 passes: `RoundPlan("draft", 16, …)`.
 2. The draft is sure of its first token (confidence .9: .78 by the prior) and unsure of
    the second (.5: .50). Both are accepted with probability .39, and the row of the
    second costs .1 passes, that is .15 tokens: it is drafted. The target accepts the
@@ -58,7 +59,11 @@ _PLAN_AGAIN_AT_LOSS = 1.5
 """Passes lost since the last plan with which another one is due at once."""
 _READING_MARGIN = 1.3  # Drafting has to win that many times what reading costs.
 _MAX_FIRST_READING = 0.04
-"""Share of the answer that a draft of which little is known may read."""
+"""What a draft of which little is known may cost to read, in passes by token of the answer.
+
+Without a draft each of these tokens takes a pass, so it is the most that a first trial
+may add to an answer.
+"""
 _PROBE_SHARE = 0.01  # Of the tokens since the last draft, for a probe.
 _MIN_TOKENS_TO_PROBE = 16
 _MAX_PROBE_COST = 3.0  # Passes.
@@ -122,10 +127,13 @@ class SpeculationController:
         self._n_rounds = 0
         self._next_plan_round = 0
         self._lost_passes = 0.0  # Since the last plan.
-        self._plain_plan: DraftPlan | None = None
+        # Where it is dear to change the width of passes: what drafting gains if most passes
+        # are plain, and if most have the best width. Else both are one.
+        self._plan_from_plain: DraftPlan | None = None
         self._draft_plan: DraftPlan | None = None
         # Of this round:
         self._copy = Draft()
+        self._is_copy_declined = False  # Because of what the copies before it gained.
         self._planned_copy_gain = 0.0
         self._stop: PlannedStop | None = None  # If the model drafted.
         self._n_to_catch_up = 0
@@ -148,6 +156,7 @@ class SpeculationController:
     ) -> Draft:
         self._stop = None
         self._copy = Draft()
+        self._is_copy_declined = False
         plan = self._plan_round(tokens, limit)
         self.round_plan = plan
         if plan.source == "copy":
@@ -161,52 +170,56 @@ class SpeculationController:
         is_unclear = self.speedup < _CLEAR_SPEEDUP
         if costs.needs_plain_pass and is_unclear:
             return RoundPlan("plain", 0, "timing a plain pass")
-        plain, drafting = self._plans()
-        if self._lookup_drafter is not None:
-            self._copy = self._lookup_drafter.propose(tokens, limit)
+        from_plain, drafting = self._plans()
         unread = self._count_unread(len(tokens))
         pays = self._model_drafter is not None and self._draft_pays(drafting, unread)
         self._draft_is_on = pays
-        copied = self._copy_gain(drafting if pays else plain)
-        gain = drafting.gain + self._beliefs.gain_error
+        draft_gain = drafting.gain + self._beliefs.gain_error
+
+        if self._lookup_drafter is not None:
+            self._copy = self._lookup_drafter.propose(tokens, limit)
+        copied = self._best_copy(drafting if pays else from_plain)
         copy_gain = copied.gain + self._beliefs.copy_error
-        if copied.n and copy_gain <= 0:
-            self._beliefs.record_declined_copy()
-        elif copied.n and not (pays and gain > copy_gain):
+        self._is_copy_declined = copied.n > 0 and copy_gain <= 0
+        copy_pays = copied.n > 0 and copy_gain > 0
+
+        if copy_pays and (not pays or copy_gain >= draft_gain):
             self._planned_copy_gain = copied.gain
             return RoundPlan("copy", copied.n, self._copy_reason(copied))
         if pays:
-            reason = f"the draft gains {gain:.2f} tokens a round"
+            reason = f"the draft gains {draft_gain:.2f} tokens a round"
             return RoundPlan("draft", min(limit, self.max_drafted), reason)
-        if self._is_probe_due(plain, unread):
+        if self._is_probe_due(from_plain, unread):
             n = self._beliefs.tokens_since_draft
-            reason = f"one draft token after {n} tokens without"
-            return RoundPlan("probe", min(limit, self.max_drafted), reason)
-        return RoundPlan("plain", 0, self._plain_reason(gain))
+            return RoundPlan("probe", 1, f"one draft token after {n} tokens without")
+        return RoundPlan("plain", 0, self._plain_reason(draft_gain))
 
     def _plans(self) -> tuple[DraftPlan, DraftPlan]:
-        """The plans of plain rounds and of rounds with a draft, made anew if it is time."""
-        plain = self._plain_plan
+        """What drafting gains from plain rounds on, and at the best width.
+
+        Both are made anew if it is time.
+        """
+        from_plain = self._plan_from_plain
         drafting = self._draft_plan
         is_due = (
             self._n_rounds >= self._next_plan_round
             or self._lost_passes > _PLAN_AGAIN_AT_LOSS
         )
-        if plain is None or drafting is None or is_due:
+        if from_plain is None or drafting is None or is_due:
             held_width = 1 if drafting is None else drafting.held_width
-            plain, drafting = plan_drafts(
+            from_plain, drafting = plan_drafts(
                 self._beliefs,
                 self._costs.in_passes(),
                 rate=self.speedup,
                 held_width=held_width,
             )
-            self._plain_plan = plain
+            self._plan_from_plain = from_plain
             self._draft_plan = drafting
             self._next_plan_round = self._n_rounds + _ROUNDS_BETWEEN_PLANS
             self._lost_passes = 0.0
-        return plain, drafting
+        return from_plain, drafting
 
-    def _copy_gain(self, plan: DraftPlan) -> CopyGain:
+    def _best_copy(self, plan: DraftPlan) -> CopyGain:
         copied = self._copy
         return plan.copy_gain(copied.match_length, len(copied.tokens))
 
@@ -217,16 +230,19 @@ class SpeculationController:
         gain of a round, or a long prompt would pause a good pair for good.
         """
         beliefs = self._beliefs
-        gain = plan.gain + beliefs.gain_error
-        if gain <= 0 or plan.thresholds.go_on[0] >= 1:
+        if plan.gain + beliefs.gain_error <= 0:
             return False
+        if plan.thresholds.go_on[0] >= 1:
+            return False  # Not even a certain first token is worth its pass.
         reading = self._reading_passes(n_unread)
+        # Without a draft each token is a pass.
         rest = beliefs.expected_rest(self.max_tokens_left)
-        won = beliefs.own_share * gain * rest / (1 + gain)
+        saved = beliefs.own_share * rest * plan.saved_share(beliefs.gain_error)
         if beliefs.is_known:
-            return won > _READING_MARGIN * reading
+            return saved > _READING_MARGIN * reading
+        # The whole answer: what was read before is paid, and would do for this trial.
         length = beliefs.mean_length + beliefs.answer_tokens
-        return won > reading and reading <= _MAX_FIRST_READING * length
+        return saved > reading and reading <= _MAX_FIRST_READING * length
 
     def _is_probe_due(self, plan: DraftPlan, n_unread: int) -> bool:
         """Whether to draft one token, to see if the draft has become better.
@@ -250,7 +266,7 @@ class SpeculationController:
         return min(n_tokens - self._draft_read_to, self.max_unread)
 
     def _reading_passes(self, n_unread: int) -> float:
-        """What reading costs the draft beyond its usual pass."""
+        """What reading costs the draft beyond its usual pass, in passes of the target."""
         share = self._beliefs.reading
         if share is None:
             share = self._costs.catch_up_share
@@ -259,7 +275,9 @@ class SpeculationController:
 
     def _draft_with_model(self, tokens: Sequence[int], plan: RoundPlan) -> Draft:
         assert self._model_drafter is not None
-        planned = self._plain_plan if plan.source == "probe" else self._draft_plan
+        planned = self._draft_plan
+        if plan.source == "probe":
+            planned = self._plan_from_plain
         assert planned is not None
         stop = PlannedStop(planned, plan.length, is_probe=plan.source == "probe")
         self._n_to_catch_up = self._count_unread(len(tokens))
@@ -286,7 +304,10 @@ class SpeculationController:
             return "no repeated text"
         if gain > 0:
             return "the draft would first have to read the text"
-        return f"a draft would lose {-gain:.2f} tokens a round"
+        reason = f"a draft would lose {-gain:.2f} tokens a round"
+        if self._is_copy_declined:
+            return f"{reason}, and the last copies lost more than they gained"
+        return reason
 
     # --- what it showed
 
@@ -302,6 +323,8 @@ class SpeculationController:
             n_tokens, has_draft=self._stop is not None, is_copy=is_copy
         )
         self._record_copy(result)
+        if self._is_copy_declined:
+            beliefs.record_declined_copy()
         if result.width != len(result.draft.tokens) + 1:
             return  # It was the prompt's last batch, whose time says nothing.
 
@@ -318,8 +341,8 @@ class SpeculationController:
         if self._stop is not None:
             self._record_judgement(self._stop, result, passes)
             self._lost_passes += passes - n_tokens
-        elif is_copy and self._plain_plan is not None:
-            gain = result.accepted - self._plain_plan.rate * (passes - 1)
+        elif is_copy and self._plan_from_plain is not None:
+            gain = result.accepted - self._plan_from_plain.rate * (passes - 1)
             beliefs.record_copy_gain(gain, planned=self._planned_copy_gain)
 
     def _record_judgement(

@@ -7,6 +7,7 @@ account holds an answer to a bound, so the bounds are those of many answers.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import exp
 from statistics import mean
 from typing import cast
@@ -221,6 +222,31 @@ def test_a_width_is_held_where_changing_it_is_dear(
     )
     assert priced > 1.01 * unpriced
     assert priced > 0.95 * World(sure, change=1.0).best_fixed()
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.7, 0.85])
+def test_on_a_gpu_with_graphs_the_price_of_a_new_width_is_part_of_the_plan(
+    chance: float,
+) -> None:
+    """The first two passes of a width are launched kernel by kernel."""
+    world = partial(
+        World, mixed(0.3, 0.95, chance), c=0.09, curve=H100, change=0.26, settling=2
+    )
+    priced, unpriced = (
+        mean(world(prices_changes=knows, seed=seed).adaptive(1500) for seed in range(5))
+        for knows in (True, False)
+    )
+    assert priced > 0.99 * unpriced
+    assert priced > 0.95 * world().best_fixed()
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.85])
+def test_where_graphs_are_off_as_on_metal_no_change_is_priced(chance: float) -> None:
+    """Each draft ends where it should: no width is held."""
+    sure = mixed(0.3, 0.95, chance)
+    free = World(sure, c=0.09, curve=H100)
+    assert free.adaptive(1500) > 0.97 * World(sure, c=0.09, curve=H100).best_fixed()
+    assert free.costs().in_passes().excursion == 0
 
 
 def test_a_pause_ends_when_the_draft_gets_better() -> None:

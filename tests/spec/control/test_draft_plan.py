@@ -162,21 +162,20 @@ def test_a_width_is_held_where_changing_it_is_dear() -> None:
     assert drafting.gain > plain.gain
 
 
-def test_a_draft_that_is_not_known_is_planned_at_the_rate_that_it_promises() -> None:
+def test_drafts_are_planned_at_the_rate_that_they_promise() -> None:
     beliefs = PairBeliefs()
     prices = costs(0.1, 0.1)
     _, first = plan_drafts(beliefs, prices, rate=1.0, held_width=1)
     assert first.rate == pytest.approx(1.506, abs=0.001)
-    beliefs.n_judged = 100
-    _, known = plan_drafts(beliefs, prices, rate=1.0, held_width=1)
-    assert known.rate == 1.0
+    _, later = plan_drafts(beliefs, prices, rate=1.8, held_width=1)
+    assert later.rate == 1.8
 
 
 def test_a_copy_that_cannot_be_rolled_back_costs_reading_again() -> None:
     """Of 6 copied tokens 2 can be dropped: with up to 3 right ones they are read again."""
     beliefs = PairBeliefs()
     right = 0.9
-    beliefs.copies_right = [right * n for n in beliefs.copies]
+    beliefs.copy_rates = [right] * len(beliefs.copy_rates)
     free = costs(step=0.02, c=0.1)
     limited = replace(free, max_rollback=2)
 
@@ -199,7 +198,7 @@ def test_a_copy_that_cannot_be_rolled_back_costs_reading_again() -> None:
 def test_a_copy_is_as_long_as_it_gains() -> None:
     """All 62 tokens where each further row is nearly free and each token nearly sure."""
     beliefs = PairBeliefs()
-    beliefs.copies_right = [0.995 * n for n in beliefs.copies]
+    beliefs.copy_rates = [0.995] * len(beliefs.copy_rates)
     verify = [0.0, *(1 + 0.01 * i for i in range(MODEL_DRAFT_MAX * 4))]
     cheap = DraftCosts(verify, first_draft=0.1, next_draft=0.1)
     dear = replace(

@@ -119,6 +119,32 @@ def test_a_copy_that_was_right_as_far_as_it_is_known_has_no_wrong_token() -> Non
     assert beliefs.copy_probability(3) == before
 
 
+def test_an_answer_that_repeats_itself_says_little_of_the_next_one() -> None:
+    """The example of `_rates_with_answer`: .9 before, 24 of 30 in this answer."""
+    beliefs = PairBeliefs()
+    for i in range(30):
+        beliefs.record_copy(8, n_right=int(i < 24), n_copied=1)
+    in_this_answer = beliefs.copy_probability(8)
+    beliefs.start_answer()
+    assert in_this_answer == pytest.approx((24 + 8 * 0.9) / 38)
+    assert beliefs.copy_probability(8) == pytest.approx(0.9 - 0.1 / 6)
+
+    for _ in range(1000):
+        beliefs.record_copy(40, n_right=1, n_copied=1)
+    assert beliefs.copy_probability(40) > 0.99
+    beliefs.start_answer()
+    assert beliefs.copy_probability(40) < 0.97
+
+
+def test_copies_that_disappointed_are_tried_again_in_the_next_answer() -> None:
+    beliefs = PairBeliefs()
+    for _ in range(5):
+        beliefs.record_copy_gain(-6.0, planned=1.0)
+    assert beliefs.copy_error < -3
+    beliefs.start_answer()
+    assert beliefs.copy_error == 0
+
+
 def test_the_rest_of_an_answer_shrinks_to_half_of_what_is_usual_and_then_grows() -> (
     None
 ):
@@ -202,6 +228,8 @@ def test_beliefs_stay_probabilities_and_outlive_their_process(
     assert again.acceptance().by_confidence == pytest.approx(
         acceptance.by_confidence, abs=0.01
     )
+    # What was counted in the answer that is written is left to the answer.
+    beliefs.start_answer()
     for match in (*MATCH_EDGES, 99):
         assert 0 <= beliefs.copy_probability(match) <= 1
         assert again.copy_probability(match) == pytest.approx(
@@ -219,7 +247,7 @@ def test_what_another_version_saved_begins_anew() -> None:
         "gains": {"gain": 1.0, "rounds": 9},
     }
     assert PairBeliefs.from_saved(old, SIBLING_PRIOR) == PairBeliefs()
-    other_table = {"drafts": [[1.0, 2.0]] * 11, "copies": [], "confidences": [1.0]}
+    other_table = {"drafts": [[1.0, 2.0]] * 11, "copy_rates": [], "confidences": [1.0]}
     assert PairBeliefs.from_saved(other_table, SIBLING_PRIOR) == PairBeliefs()
 
 
