@@ -20,6 +20,7 @@ from typing import Literal, assert_never
 
 SERVE_PACKAGES = ("starlette", "uvicorn")
 GRAMMAR_PACKAGES = ("llguidance",)
+DOCUMENT_PACKAGES = ("pypdf",)
 
 _Environment = Literal["pipx", "uv", "system", "pip"]
 """Who may change it: pipx, uv, the system only, or the pip of this Python."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from localspec.chat.session import ChatSession
+from localspec.documents.reading import FileRequest
 from localspec.launch import ResolvedPair
 
 
@@ -87,6 +88,18 @@ class ChatFrontEnd(Protocol):
         The app does it on a thread, where the session may change meanwhile: the work
         uses a snapshot. An error of it is shown.
         """
+        ...
+
+    def read_document(self, request: FileRequest) -> None:
+        """Read a file, and attach it to the next question.
+
+        If it is too long, or if the request asks for it, the user chooses parts first.
+        The app reads on a thread.
+        """
+        ...
+
+    def remove_attachments(self) -> None:
+        """Send the next question without files."""
         ...
 
     def mark_tokens(self, *, marked: bool) -> None: ...

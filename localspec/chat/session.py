@@ -40,7 +40,7 @@ from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
-from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
 from localspec.models.local_files import inventory
@@ -48,13 +48,11 @@ from localspec.models.model_names import PairNames
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize
-from localspec.text_decoding import decode_text
 
-_MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
 _MAX_TITLE = 500  # Characters that are shown of a title.
 _MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
-_BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
+BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
 
 
 class _BeforeTurn(Struct, frozen=True):
@@ -106,7 +104,7 @@ class ChatSession:
         self._measured_files: tuple[Attachment, ...] = ()
         self._n_file_bytes = 0
         self._measured_turn: Turn | None = None
-        self._measured_bytes_per_token = _BYTES_PER_TOKEN
+        self._measured_bytes_per_token = BYTES_PER_TOKEN
         self.draft = ""  # Typed and not sent when the chat was left.
         self.typed_texts = [
             turn.question for turn in self.conversation.turns if turn.question
@@ -329,11 +327,15 @@ class ChatSession:
         # Rounded up: one byte is a token, and nothing is none.
         return ceil(n_bytes / self._bytes_per_token())
 
+    def estimate_text(self, text: str) -> int:
+        """The tokens of a text, as `estimate_tokens` counts them."""
+        return ceil(_count_bytes(text) / self._bytes_per_token())
+
     def _bytes_per_token(self) -> float:
         last = self.conversation.turns[-1] if self.conversation.turns else None
         if last is not self._measured_turn:
             self._measured_turn = last
-            self._measured_bytes_per_token = _BYTES_PER_TOKEN
+            self._measured_bytes_per_token = BYTES_PER_TOKEN
             n_bytes = _count_bytes(last.answer) if last is not None else 0
             n_tokens = len(last.tokens) if last is not None else 0
             if n_tokens >= _MIN_SAMPLE and n_bytes:
@@ -667,37 +669,6 @@ class ChatSession:
         self.recorder.settings = self.settings
         self.pending_attachments = ()
         self.stats = self.stats.for_new_chat()
-
-    def attach_file(self, path_text: str) -> tuple[Attachment, str]:
-        """Add a text file to the next question.
-
-        Returns it, and how it was read if it is not UTF-8. Raises LocalspecError if it
-        cannot be read.
-        """
-        name = sanitize(path_text, multiline=False)
-        path = Path(os.path.expanduser(path_text))
-        usage = "Type: /read FILE"
-        try:
-            if os.path.exists(path) and not os.path.isfile(path):
-                hint = "Give the path of a text file."
-                raise UsageError(f"{name} is not a file.", hint)
-            with path.open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"There is no file {name}.", usage) from error
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{name} cannot be read: {error}.", usage) from error
-        hint = "Give the path of a text file of up to 4 MB."
-        if len(data) > _MAX_FILE_BYTES:
-            raise UsageError(f"{name} is too large.", hint)
-        try:
-            text, note = decode_text(data)
-        except ValueError as error:
-            raise UsageError(f"{name} is not a text file.", hint) from error
-        text = text.replace("\r\n", "\n").rstrip("\n")
-        attachment = Attachment(sanitize(path.name, multiline=False), text)
-        self.add_attachment(attachment)
-        return attachment, note
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Add a file to the next question."""

@@ -32,12 +32,13 @@ from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
 from localspec.config import other_spellings
+from localspec.documents.reading import parse_file_request
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import model_lookup
 from localspec.models.chat_template.thinking_effort import check_thinking
 from localspec.sanitize import sanitize
-from localspec.units import count, short_count, token_rate
+from localspec.units import count, token_rate
 
 _MAX_TEXT_LENGTH = 60
 _EFFORTS = ("low", "medium", "high")
@@ -473,15 +474,11 @@ def _copy(front_end: ChatFrontEnd, argument: str) -> None:
     front_end.copy_text(lambda: copying.select_text(chat, argument))
 
 
-def _read(session: ChatSession, argument: str) -> CommandResult:
+def _read(front_end: ChatFrontEnd, argument: str) -> None:
     if argument == "-":
-        session.pending_attachments = ()
-        return CommandResult("No files are attached.")
-    file, note = session.attach_file(paths.parse_typed_path(argument))
-    n_lines = file.text.count("\n") + 1
-    lines = "1 line" if n_lines == 1 else f"{short_count(n_lines)} lines"
-    how = f", {note} (it is not UTF-8)" if note else ""
-    return CommandResult(f"Attached to your next message: {file.name}, {lines}{how}.")
+        front_end.remove_attachments()
+    else:
+        front_end.read_document(parse_file_request(argument))
 
 
 def _save(front_end: ChatFrontEnd, argument: str) -> None:
@@ -611,10 +608,10 @@ COMMANDS = (
     ),
     SlashCommand(
         name="read",
-        argument="FILE",
-        help="Attach a file to your next message.",
+        argument="FILE [pages N-M]",
+        help="Attach a file (text, PDF, DOCX, ODT, EPUB, HTML) or some of its pages; -: none.",
         complete=argument_completion.complete_path,
-        change=_read,
+        show=_read,
     ),
     SlashCommand(
         name="save",

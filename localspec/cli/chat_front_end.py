@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from msgspec import Struct
 
-from localspec.chat import copying
+from localspec.chat import copying, document_attachment
+from localspec.chat.document_attachment import DocumentPart
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
 from localspec.cli import report_printer, terminal
 from localspec.cli.answer_printer import OutputStyle
+from localspec.documents.reading import FileRequest, read_file
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
 from localspec.protocol.events import EngineReady
@@ -38,7 +40,9 @@ _KEY_HELP = (
 )
 _NAME_WIDTH = 15  # Of a setting or key, before its value.
 _WIDE_NAME_WIDTH = 38  # Of a command or model.
+_NUMBER_WIDTH = 5  # Of a page.
 _LOG_LINES = 12
+_MAX_LISTED_PARTS = 40
 
 
 class PendingTurn(Struct, frozen=True):
@@ -149,6 +153,30 @@ class LinearFrontEnd:
 
     def run_long(self, work: Callable[[], str]) -> None:
         self.print_line(work())
+
+    def read_document(self, request: FileRequest) -> None:
+        session = self.session
+        document = read_file(request)
+        if not document_attachment.needs_choice(session, request, document):
+            result = document_attachment.attach(session, document)
+            self.show_result(result, turns_changed=False)
+            return
+        if document.unit != "line":
+            self._list_parts(document_attachment.list_parts(session, document))
+        result = document_attachment.suggest_parts(session, request, document)
+        self.show_result(result, turns_changed=False)
+
+    def _list_parts(self, parts: Sequence[DocumentPart]) -> None:
+        for part in parts[:_MAX_LISTED_PARTS]:
+            tokens = document_attachment.count_short(part.n_tokens, "token")
+            self._print_row(f"{part.number}", f"{tokens}, {part.title}", _NUMBER_WIDTH)
+        n_more = len(parts) - _MAX_LISTED_PARTS
+        if n_more > 0:
+            self.print_line(f"… and {n_more} more")
+
+    def remove_attachments(self) -> None:
+        self.session.pending_attachments = ()
+        self.print_line(document_attachment.NO_FILES)
 
     def mark_tokens(self, *, marked: bool) -> None:
         self.tokens_marked = marked

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TextIO
@@ -25,6 +25,7 @@ from localspec.cli.hidden_typing import HiddenTyping, hide_typing
 from localspec.cli.load_display import LoadDisplay
 from localspec.cli.readline_prompt import ReadlinePrompt
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
+from localspec.documents.reading import FileRequest
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, ResolvedPair, StartEngine, idle_tasks
@@ -60,6 +61,8 @@ class ChatLaunchOptions(Struct, frozen=True):
     quiet: bool = False
     events_file: TextIO | None = None  # Receives every event as a JSON line.
     recap: tuple[str, ...] = ()  # Lines to show when a saved chat is continued.
+    documents: Sequence[FileRequest] = ()
+    """Files to attach to the first message."""
 
 
 class ChatLoop:
@@ -98,6 +101,7 @@ class ChatLoop:
             try:
                 on_loaded(self._start_engine().ready)
                 self._print_welcome()
+                self._read_documents()
                 exit_code = None
                 while exit_code is None:
                     exit_code = self._run_turn()
@@ -178,6 +182,13 @@ class ChatLoop:
         if front_end.tokens_marked and not front_end.style.plain:
             legend = format_legend(with_marks=not front_end.style.colour)
             front_end.print_report_line(legend)
+
+    def _read_documents(self) -> None:
+        for request in self._launch_options.documents:
+            try:
+                self._front_end.read_document(request)
+            except LocalspecError as error:
+                self._print_error(error)
 
     def _describe_pair(self) -> str:
         session = self.session

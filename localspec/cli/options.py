@@ -347,6 +347,14 @@ PROMPT = _option_group(
         help="The prompt; what is piped follows it after a blank line.  [default: read standard "
         "input; on a terminal, start a chat]",
     ),
+    click.option(
+        "--file",
+        "files",
+        metavar="FILE",
+        multiple=True,
+        help="Attach a text, PDF, DOCX, ODT, EPUB or HTML file; 'FILE pages 3-10' attaches "
+        "some of it.  Repeatable.",
+    ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),
     text_option(
         "--preset",

@@ -8,26 +8,34 @@ import random
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import ceil
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 import click
 from click.core import ParameterSource
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import config, launch
 from localspec.chat import presets
 from localspec.chat.context_window import check_answer
-from localspec.chat.conversation import Conversation, Turn, format_question
+from localspec.chat.conversation import (
+    Attachment,
+    Conversation,
+    Turn,
+    format_question,
+)
+from localspec.chat.document_attachment import count_short
 from localspec.chat.history import (
     ChatHistory,
     SavedChat,
     name_answers,
     name_chat_model,
 )
-from localspec.chat.session import ChatSession
+from localspec.chat.session import BYTES_PER_TOKEN, ChatSession
 from localspec.chat.settings import (
     ANSWER_OPTIONS,
     ChatSettings,
@@ -39,7 +47,14 @@ from localspec.cli import global_options, options, terminal
 from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
 from localspec.cli.load_display import LoadDisplay
 from localspec.cli.options import CommandArguments
-from localspec.errors import LocalspecError, StorageError, UsageError
+from localspec.documents.document import Document
+from localspec.documents.reading import FileRequest, parse_file_request, read_file
+from localspec.errors import (
+    LocalspecError,
+    PromptTooLongError,
+    StorageError,
+    UsageError,
+)
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs
 from localspec.protocol.events import EngineReady, GenerationFinished, encode
@@ -58,6 +73,7 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
     """The arguments of `run`, but MODEL."""
 
     prompt: str | None
+    files: tuple[str, ...]
     system: str
     preset: str | None
     raw: bool
@@ -85,6 +101,28 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
         )
 
 
+class TypedPrompt(Struct, frozen=True):
+    """The prompt of one answer, and the documents that go with it."""
+
+    text: str
+    documents: tuple[Document, ...] = ()
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        return [Attachment(each.label, each.text) for each in self.documents]
+
+    @property
+    def length_hint(self) -> str:
+        """How to send less; empty if no document has parts to choose from."""
+        for document in self.documents:
+            n_parts = len(document.numbers)
+            if n_parts > 1:
+                last = document.numbers[n_parts // 2 - 1]
+                chosen = f"{document.unit}s {document.numbers[0]}-{last}"
+                return f"Choose parts: --file '{document.name} {chosen}'"
+        return ""
+
+
 @click.command("run")
 @options.PROMPT
 @options.SAMPLING
@@ -110,9 +148,15 @@ def command(model: str | None, **given: Any) -> int:
     """
     arguments = options.read_arguments(RunArguments, given)
     is_chat = _is_chat(arguments)
+    requests = tuple(map(parse_file_request, arguments.files))
     saved_chat = _resume_chat(is_chat, arguments.chat)
     text = "" if is_chat else _read_prompt(arguments.prompt, quiet=arguments.quiet)
     _check_exclusive(arguments)
+    documents: tuple[Document, ...] = ()
+    if not is_chat:
+        documents = tuple(map(read_file, requests))
+        if not arguments.quiet:
+            _show_documents(documents)
     if arguments.preset and not arguments.system:
         system = presets.find(arguments.preset).system or ""
         arguments = replace(arguments, system=system)
@@ -130,8 +174,16 @@ def command(model: str | None, **given: Any) -> int:
     arguments = replace(arguments, options={**arguments.options, "spec": spec})
     with _open_events_file(arguments.events) as events_file:
         if is_chat:
-            return _run_chat(pair, saved_chat, events_file, arguments)
-        return _run_once(pair, text, events_file, arguments)
+            return _run_chat(pair, saved_chat, events_file, arguments, requests)
+        return _run_once(pair, TypedPrompt(text, documents), events_file, arguments)
+
+
+def _show_documents(documents: Sequence[Document]) -> None:
+    for document in documents:
+        n_bytes = len(document.text.encode("utf-8", "replace"))
+        tokens = count_short(ceil(n_bytes / BYTES_PER_TOKEN), "token")
+        parts = [document.label, document.note, f"about {tokens}"]
+        terminal.notify(f"Reading {', '.join(filter(None, parts))}.")
 
 
 def _check_exclusive(arguments: RunArguments) -> None:
@@ -166,6 +218,7 @@ def _run_chat(
     saved_chat: SavedChat | None,
     events_file: TextIO | None,
     arguments: RunArguments,
+    requests: Sequence[FileRequest],
 ) -> int:
     # Late imports: only a chat needs them.
     from localspec.cli.chat_front_end import LinearFrontEnd  # noqa: PLC0415
@@ -194,6 +247,7 @@ def _run_chat(
         quiet=arguments.quiet,
         events_file=events_file,
         recap=recap,
+        documents=requests,
     )
     front_end = LinearFrontEnd(session, style, mark_tokens=arguments.tokens)
     chat_loop = ChatLoop(launch_options, front_end)
@@ -227,7 +281,7 @@ def _build_chat_settings(
 
 def _run_once(
     pair: launch.ResolvedPair,
-    prompt: str,
+    prompt: TypedPrompt,
     events_file: TextIO | None,
     arguments: RunArguments,
 ) -> int:
@@ -235,7 +289,7 @@ def _run_once(
     if seed is None:
         seed = random.getrandbits(31)
     conversation = Conversation(seed, arguments.system)
-    conversation.ask(prompt)
+    conversation.ask(prompt.text, prompt.attachments)
     settings = _build_settings(pair, arguments)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
     with LoadDisplay(quiet=arguments.quiet) as loading:
@@ -269,7 +323,11 @@ def _run_once(
             mark_tokens=arguments.tokens,
             show_stats=arguments.stats,
         )
-        finished = _stream_answer(engine, request, printer, events_file)
+        try:
+            finished = _stream_answer(engine, request, printer, events_file)
+        except PromptTooLongError as error:
+            error.hint = f"{error.hint} {prompt.length_hint}".strip()
+            raise
         sampling = settings.describe_sampling(pair.suggested_settings)
         printer.print_result(request, loaded, sampling, engine.measured)
         return 0 if finished else 130

@@ -1,8 +1,8 @@
 """The text of a message's parts, in any of the APIs.
 
-A part that is no text stays in a client's history for ever. So in earlier messages and
-in results of tools it becomes a line of text in its place, and only in the question that
-is to be answered it is refused.
+Of a document it is what was read of it. A part that is no text stays in a client's
+history for ever. So in earlier messages and in results of tools it becomes a line of text
+in its place, and only in the question that is to be answered it is refused.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from localspec.serve.api_error import invalid, unsupported
+from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.json_bodies import to_unicode
+from localspec.serve.request_documents import find_document, read_document
 from localspec.serve.requests import ContentPart
 
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -57,6 +58,14 @@ def read_part(part: ContentPart, param: str, *, is_asked: bool) -> str:
     text = _find_text(part)
     if text is not None:
         return text
+    try:
+        document = find_document(part, param)
+        if document is not None:
+            return read_document(document)
+    except ApiError:
+        if is_asked:
+            raise
+        return describe_unread(part.type)
     if is_asked:
         raise unsupported(f"{param}.type", "only text is supported here")
     return describe_unread(part.type)
@@ -98,5 +107,6 @@ def _with_title(part: ContentPart, given: Any) -> str | None:
     if not texts:
         return None
     # A search result's source is its address.
-    heads = [each for each in (part.title, part.source) if isinstance(each, str)]
+    given_heads = (part.title, part.context, part.source)
+    heads = [each for each in given_heads if isinstance(each, str)]
     return to_unicode("\n".join([*heads, *texts]))

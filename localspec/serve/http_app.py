@@ -62,6 +62,7 @@ from localspec.serve.prompts import (
     parse_infill,
     parse_texts,
 )
+from localspec.serve.request_documents import count_documents
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.requests import InfillRequest, TextRequest, TokenizeRequest
@@ -81,6 +82,7 @@ _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
 _PART_TIMEOUT = 10.0  # Seconds without a byte of a body.
 _BODY_TIMEOUT = 120.0  # Seconds for a whole body.
 _LARGE_BODY = 64 * 1024  # Bytes from which a body is parsed in a thread.
+_MAX_DOCUMENT_READERS = 2  # Requests whose documents are read at a time.
 _WATCH_SECONDS = 1.0  # Between two looks at which models are loaded.
 _CLOSE = {"Connection": "close"}
 _STREAM_HEADERS = {
@@ -119,6 +121,7 @@ class ApiServer:
         self._queue = queue
         self._activity = activity
         self._bodies = BodyReader()
+        self._document_turns = asyncio.Semaphore(_MAX_DOCUMENT_READERS)
         self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
 
     def _make_app(self) -> ASGIApp:
@@ -315,6 +318,9 @@ class ApiServer:
     ) -> tuple[ServedModel, T]:
         """The request for a model, which is loaded if need be."""
         model = await self._find_model(body)
+        if count_documents(body):
+            async with self._document_turns:
+                return model, await asyncio.to_thread(parse, model, body)
         if is_large:
             return model, await asyncio.to_thread(parse, model, body)
         return model, parse(model, body)

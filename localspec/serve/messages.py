@@ -147,6 +147,7 @@ def _parse_block(
         block.text,
         tool_name=block.tool_name,
         title=block.title,
+        context=block.context,
         source=block.source,
         content=block.content,
     )

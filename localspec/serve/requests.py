@@ -47,6 +47,12 @@ class ContentPart(Struct, frozen=True):
     title: Any = None
     source: Any = None
     content: Any = None
+    context: Any = None
+    file: Any = None
+    file_data: Any = None
+    file_id: Any = None
+    file_url: Any = None
+    filename: Any = None
 
 
 Content = str | Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)]
@@ -267,6 +273,7 @@ class MessageBlock(Struct, frozen=True):
     content: Content | dict[str, Any] | None = None
     tool_name: Any = None
     title: Any = None
+    context: Any = None
     source: Any = None
 
 

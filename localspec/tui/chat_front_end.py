@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from localspec.chat import slash_commands
+from localspec.chat.document_attachment import NO_FILES
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
+from localspec.documents.reading import FileRequest
 from localspec.errors import LocalspecError
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.navigation import ShowHelp, ShowLog, ShowMeasurement
@@ -81,6 +83,15 @@ class ScreenFrontEnd:
 
     def run_long(self, work: Callable[[], str]) -> None:
         run_in_background(self._screen.app, work)
+
+    def read_document(self, request: FileRequest) -> None:
+        self._screen.documents.read(request)
+
+    def remove_attachments(self) -> None:
+        self._screen.documents.forget()
+        self.session.pending_attachments = ()
+        self.show_message(NO_FILES)
+        self._screen.draw()
 
     def mark_tokens(self, *, marked: bool) -> None:
         if marked != self._screen.transcript.colours:

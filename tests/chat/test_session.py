@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from localspec import paths
+from localspec.chat import document_attachment
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.argument_completion import complete_path
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings
 from localspec.chat.slash_commands import CommandCall, change_session, parse
+from localspec.documents.reading import parse_file_request, read_file
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
 from localspec.protocol.events import EngineExit, GenerationFinished, Notice
 from tests.support.scenes import PAIR
@@ -54,7 +56,16 @@ class Talk:
     def type(self, line: str) -> str:
         call = parse(line)
         assert isinstance(call, CommandCall)
+        if call.name == "read":
+            return self.read(call.argument)
         return change_session(self.session, call).message
+
+    def read(self, argument: str) -> str:
+        if argument == "-":
+            self.session.pending_attachments = ()
+            return ""
+        document = read_file(parse_file_request(argument))
+        return document_attachment.attach(self.session, document).message
 
     def save(self, path: Path | str) -> Path:
         write = self.session.prepare_export(str(path))

@@ -73,7 +73,7 @@ class Checkout:
     def make_ready(self, *extras: str) -> None:
         self.program(self.venv.python, 'echo "$@"')
         bootstrap.write_stamp(
-            self.venv, bootstrap.fingerprint(self.venv), ["serve", *extras]
+            self.venv, bootstrap.fingerprint(self.venv), ["documents", "serve", *extras]
         )
 
     def uv_calls(self) -> list[str]:
@@ -194,7 +194,7 @@ def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(
     assert (code, out) == (0, "-P -m localspec hello\n")
     assert "installing into" in err
     assert "compiling llama.cpp" in err
-    assert checkout.uv_calls() == ["venv", ".[serve]"]
+    assert checkout.uv_calls() == ["venv", ".[documents,serve]"]
     assert checkout.call("run") == (0, "-P -m localspec\n", "")
 
 
@@ -203,7 +203,7 @@ def test_a_changed_project_is_reinstalled_with_its_extras(checkout: Checkout) ->
     checkout.make_ready("dev")
     checkout.need("two")
     assert checkout.call("run")[0] == 0
-    assert checkout.uv_calls() == [".[dev,serve]"]
+    assert checkout.uv_calls() == [".[dev,documents,serve]"]
 
 
 @needs_sh

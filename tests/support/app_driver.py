@@ -74,7 +74,14 @@ class AppDriver:
         """Returns when the keys, and what they do in the background, are done."""
         await self.pilot.press(*keys)
         await self.pilot.pause()
-        await self.wait(lambda: BACKGROUND_JOBS.is_idle)
+        await self.wait(lambda: BACKGROUND_JOBS.is_idle and not self._is_reading)
+
+    @property
+    def _is_reading(self) -> bool:
+        """Whether a chat reads a document."""
+        screens = self.app.screen_stack
+        chats = [screen for screen in screens if isinstance(screen, ChatScreen)]
+        return any(chat.documents.names for chat in chats)
 
     async def sees(self, *words: str) -> None:
         try:

@@ -29,6 +29,7 @@ from localspec.chat.slash_commands import (
 )
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.config import toml_file
+from localspec.documents.reading import FileRequest
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Event, Notice
@@ -39,6 +40,7 @@ from localspec.tui.chat_front_end import ScreenFrontEnd
 from localspec.tui.chat_phase import ChatPhase
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
+from localspec.tui.document_reader import DocumentReader
 from localspec.tui.engine_runner import (
     AnswerEnded,
     AnswerInspected,
@@ -104,6 +106,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.runner = runner
         self.options = options
         self._found = found
+        self.documents = DocumentReader(self)
         self.phase: ChatPhase = "loading"
         self._load_key: object = None  # The `ChatSession.load_key` of the last load.
         self._queued_text: str | None = None  # Typed before the model was loaded.
@@ -236,6 +239,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
     def _show_attached(self) -> None:
         self.draw()
 
+    @on(MessageComposer.FileChosen)
+    def _attach_chosen(self, message: MessageComposer.FileChosen) -> None:
+        self.documents.read(FileRequest(path=message.path))
+
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
         for line in self.query(LoadingLine):
@@ -258,7 +265,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._regenerate_after_load = False
             self.generate(self.session.regenerate)
         else:
-            self._send_queued()
+            self.send_queued()
 
     @on(EngineLoadFailed)
     def _load_failed(self, message: EngineLoadFailed) -> None:
@@ -296,13 +303,16 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.notify(
                 "Wait for the answer to finish, or press esc to stop it.", markup=False
             )
-        elif self.phase == "ready":
+        elif self.phase == "ready" and not self.documents.names:
             self.send(slash_commands.unescape(text))
         else:
             self._queue_message(text)
 
     def _queue_message(self, text: str) -> None:
-        """Sends the text when the model has loaded; loads it again if loading failed."""
+        """Sends the text when the model has loaded, and the documents are read.
+
+        Loads the model again if loading failed.
+        """
         if text.strip():
             queued = [self._queued_text, text] if self._queued_text else [text]
             self._queued_text = "\n".join(filter(None, queued))
@@ -310,14 +320,24 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.load()
         elif self.phase == "inspecting":
             self.runner.stop_answer()
+        elif self._queued_text and self.phase == "ready":
+            names = ", ".join(self.documents.names)
+            self.notify(f"Sends when {names} has been read.", markup=False)
         elif self._queued_text:
             self.notify("Sends when the model has loaded.", markup=False)
 
-    def _send_queued(self) -> None:
+    def send_queued(self) -> None:
+        """Sends what waits, unless it has to wait for something else."""
         text = self._queued_text
-        if text is not None:
+        if text is not None and self.phase == "ready" and not self.documents.names:
             self._queued_text = None
             self.send(text)
+
+    def restore_queued(self) -> None:
+        """Puts a message that waits back into the field: it lacks its document."""
+        if self._queued_text is not None and self.phase == "ready":
+            self.composer.restore_text(self._queued_text)
+            self._queued_text = None
 
     def send(self, text: str) -> None:
         example = "" if text.strip() else self.session.next_example()
@@ -483,7 +503,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.transcript.show_error(message.error, self._reload_hints())
         self.draw()
         if self.phase == "ready":
-            self._send_queued()
+            self.send_queued()
 
     def _apply_slow_motion(self) -> None:
         self._frames.is_slow = self.options.is_slow(self.session)
@@ -510,7 +530,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
         for notice in session.take_notices():
             show_notice(self, notice)
         self._draw_title()
-        self.query_one(AttachedFiles).draw(session.pending_attachments)
+        self.query_one(AttachedFiles).draw(
+            session.pending_attachments, self.documents.names
+        )
         self.composer.show_size()
         is_empty = not session.conversation.turns and not self.transcript.has_error
         empty_hint = self.query_one(EmptyChatHint)

@@ -23,6 +23,7 @@ from localspec.config.key_table import keys_for
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 from localspec.temporary_files import TemporaryFolder
+from localspec.tui.file_finder import FileFinder
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
@@ -32,6 +33,7 @@ from localspec.tui.widgets.pointer_list import MarkedList
 from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
+_FILE_QUERY = re.compile(r"""(?:^|[\s("'])@([^\s@]*)$""")
 _MAX_LISTED = 200
 _MAX_FIELD_BYTES = 20_000
 """Longer text is attached as a file: the field wraps all of its text at each key."""
@@ -39,52 +41,89 @@ _MAX_FIELD_LINES = 400
 
 
 class CompletionList(MarkedList, can_focus=False):
-    """What a command can be completed to; hidden if there is nothing.
+    """What a command can be completed to, or the files after `@`; hidden without any.
 
     The message field passes its keys on.
     """
 
-    def __init__(self, take: Callable[[str], None]) -> None:
-        """`take` receives the chosen line."""
+    def __init__(
+        self, take: Callable[[str], None], take_file: Callable[[str], None]
+    ) -> None:
+        """`take` receives the chosen line, `take_file` the chosen path."""
         super().__init__(id_="completions")
         self.display = False
         self._take_line = take
+        self._take_file = take_file
+        self._are_files = False  # What is listed.
         self._choices: list[str] = []
         self._completed_text = ""
         self._is_chosen = False  # Whether the user has moved the highlight.
+        self._is_closed = False  # By escape, until the text changes.
 
     def show_for(self, typed: str) -> None:
         if typed == self._completed_text:
             return
         self._completed_text = typed
+        choices = tab_completion.complete(typed)[:_MAX_LISTED]
+        self._are_files = False
+        self._list([] if choices == [typed] else choices)
+
+    def show_files(self, query: str, paths: Sequence[str]) -> None:
+        """Lists the files for the letters after `@`; there may be more at each call."""
+        is_same_query = self.lists_files_of(query)
+        if is_same_query and (self._is_closed or list(paths) == self._choices):
+            return
+        self._completed_text = f"@{query}"
+        pointed = self._choices[self.highlighted or 0 :][:1]
+        is_kept = is_same_query and self._is_chosen and pointed
+        self._are_files = True
+        self._list(list(paths[:_MAX_LISTED]))
+        if is_kept and pointed[0] in self._choices:
+            self._is_chosen = True
+            self.highlighted = self._choices.index(pointed[0])
+
+    def lists_files_of(self, query: str) -> bool:
+        """Whether the list is what was found for these letters after `@`."""
+        return self._completed_text == f"@{query}"
+
+    def _list(self, choices: list[str]) -> None:
         self._is_chosen = False
-        self._choices = tab_completion.complete(typed)[:_MAX_LISTED]
-        if self._choices == [typed]:
-            self._choices = []
-        self.display = bool(self._choices)
+        self._is_closed = False
+        self._choices = choices
+        self.display = bool(choices)
         self.clear_options()
-        for line in self._choices:
-            about = tab_completion.usage(line) if " " not in line else ""
+        for line in choices:
+            about = ""
+            if not self._are_files and " " not in line:
+                about = tab_completion.usage(line)
             shown = one_line(line)
             self.add_option(Option(Content.assemble(shown, (f"  {about}", "$muted"))))
-        self.highlighted = 0 if self._choices else None
+        self.highlighted = 0 if choices else None
 
     def take_key(self, key: str, typed: str) -> bool:
         """Whether the key was for the list. `typed`: the text before the key."""
         self.show_for(typed)
+        is_final = self._is_whole(typed)
+        return self._take_list_key(key, may_send=is_final)
+
+    def take_file_key(self, key: str) -> bool:
+        """The same while the files after `@` are listed: enter always takes one."""
+        return self._take_list_key(key, may_send=False)
+
+    def _take_list_key(self, key: str, *, may_send: bool) -> bool:
+        """`may_send`: whether enter sends the text, unless another line is highlighted."""
         if not self.display:
             return False
         if key == "escape":
-            self.display = False  # until the text changes
+            self.display = False
+            self._is_closed = True
         elif key == "up":
             self._is_chosen = True
             self.action_cursor_up()
         elif key == "down":
             self._is_chosen = True
             self.action_cursor_down()
-        elif key == "tab" or (
-            key == "enter" and (self._is_chosen or not self._is_whole(typed))
-        ):
+        elif key == "tab" or (key == "enter" and (self._is_chosen or not may_send)):
             self._take(self.highlighted or 0)
         else:
             return False
@@ -102,6 +141,9 @@ class CompletionList(MarkedList, can_focus=False):
 
     def _take(self, index: int) -> None:
         line = self._choices[index]
+        if self._are_files:
+            self._take_file(line)
+            return
         if tab_completion.takes_argument(line):
             line += " "
         self._take_line(line)
@@ -117,19 +159,27 @@ class MessageComposer(TextArea):
     class TextAttached(Message):
         """A text that was too long for the field is among the session's files."""
 
+    @dataclass(eq=False)
+    class FileChosen(Message):
+        """A file was chosen after `@`, to be attached."""
+
+        path: str
+
     def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
         """Up recalls the session's earlier texts; those that leave the field join them."""
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
         self._keymap = keymap
         self._session = session
         self.cursor_blink = False
-        self.completions = CompletionList(self.replace_text)
+        self.completions = CompletionList(self.replace_text, self._take_file)
         """Belongs above this field; the screen places it."""
         session.typed_texts[:] = filter(fits_in_field, session.typed_texts)
         self._typed_texts = session.typed_texts  # To recall, the latest last.
         self._recall_index = len(session.typed_texts)
         """Position in `_typed_texts`; its length: the message being written."""
         self._loaded_text = ""  # An earlier question, put into the field to be edited.
+        self._files = FileFinder(self, self._show_files)
+        self._file_query: str | None = None  # That was searched last.
         self._n_attaching = 0  # Texts that a thread still prepares as files.
         self._shown_size = Content("")
         # When something was typed last, as `time.monotonic`.
@@ -139,7 +189,7 @@ class MessageComposer(TextArea):
         """Not bindings, because those would run before letters that were typed earlier."""
         if event.key != "escape":
             self.typed_at = time.monotonic()
-        if self.completions.take_key(event.key, self._typed_line):
+        if self._complete_by(event.key):
             pass
         elif event.key in keys_for("chat.send", self._keymap):
             self._submit()
@@ -149,6 +199,16 @@ class MessageComposer(TextArea):
             return
         event.prevent_default()
         event.stop()
+
+    def _complete_by(self, key: str) -> bool:
+        """Whether the key was for the list of completions."""
+        query = self._find_file_query()
+        if query is None:
+            return self.completions.take_key(key, self._typed_line)
+        if key in ("enter", "tab") and not self.completions.lists_files_of(query):
+            # The letters came faster than the search.
+            self.completions.show_files(query, self._files.find_now(query))
+        return self.completions.take_file_key(key)
 
     def _submit(self) -> None:
         if self._n_attaching:
@@ -167,8 +227,42 @@ class MessageComposer(TextArea):
 
     @on(TextArea.Changed)
     def _update_completions(self) -> None:
-        self.completions.show_for(self._typed_line)
+        self._search_files()
+        if self._file_query is None:
+            self.completions.show_for(self._typed_line)
         self.show_size()
+
+    def _find_file_query(self) -> str | None:
+        """The letters between an `@` and the cursor; None if the cursor is elsewhere."""
+        line = self._typed_line
+        row, column = self.cursor_location
+        if not line or slash_commands.parse(line) is not None:
+            return None
+        match = _FILE_QUERY.search(self.document.get_line(row)[:column])
+        return match[1] if match else None
+
+    def _search_files(self) -> None:
+        query = self._find_file_query()
+        if query is not None and query != self._file_query:
+            self._files.search(query)
+        self._file_query = query
+
+    def _show_files(self, query: str, paths: Sequence[str]) -> None:
+        if query == self._find_file_query():
+            self.completions.show_files(query, paths)
+
+    def _take_file(self, path: str) -> None:
+        """Puts the path in place of the `@` and what follows it."""
+        query = self._find_file_query()
+        if query is None:
+            return
+        row, column = self.cursor_location
+        start = (row, column - len(query) - 1)
+        if path.endswith("/"):  # Its files are listed next.
+            self.replace(f"@{path}", start, (row, column))
+            return
+        self.replace(f"{path} ", start, (row, column))
+        self.post_message(self.FileChosen(path))
 
     def show_size(self) -> None:
         """The size of the message and its files, against what is left of the context."""
@@ -340,8 +434,10 @@ class AttachedFiles(Static):
     def __init__(self) -> None:
         super().__init__(id="attached", markup=False)
 
-    def draw(self, files: Sequence[Attachment]) -> None:
-        self.display = bool(files)
-        if files:
-            names = "   ".join(map(format_attachment, files))
-            self.update(Content(f"{names}   /read - removes them"))
+    def draw(self, files: Sequence[Attachment], read_now: Sequence[str]) -> None:
+        """`read_now`: the names of documents that are still being read."""
+        names = [format_attachment(file) for file in files]
+        names += [f"reading {name} …" for name in read_now]
+        self.display = bool(names)
+        if names:
+            self.update(Content("   ".join([*names, "/read - removes them"])))

@@ -1,0 +1,142 @@
+"""Headings, paragraphs, lists and tables of a document, as Markdown in sections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from localspec.documents.document import Document, make_text_document
+from localspec.documents.reader_limits import CharacterBudget, UnreadableDocumentError
+
+_SPACES = re.compile(r"[ \t\r\f\v\u00a0]+")
+_SPACES_AROUND_LINE_END = re.compile(r" ?\n ?")
+_FENCE = re.compile(r"^`{3,}", re.MULTILINE)
+_DEEPEST_HEADING = 6
+_DEEPEST_ITEM = 12
+
+
+class TextBlocks:
+    """Collects blocks; `finish` makes the document.
+
+    A heading, a paragraph and a table are blocks with a blank line between them; the
+    items of a list follow each other.
+    """
+
+    def __init__(self) -> None:
+        self._budget = CharacterBudget()
+        self._lines: list[str] = []
+        self._headings: list[tuple[int, int, str]] = []
+        """Of each: its line, its level, its text."""
+        self._was_item = False
+
+    def add_heading(self, level: int, text: str) -> None:
+        text = squeeze(text).replace("\n", " ")
+        if not text:
+            return
+        level = max(1, min(level, _DEEPEST_HEADING))
+        self._separate()
+        self._headings.append((len(self._lines), level, text))
+        self._add(f"{'#' * level} {text}")
+
+    def add_paragraph(self, text: str) -> None:
+        text = squeeze(text)
+        if text:
+            self._separate()
+            self._add(text)
+
+    def add_item(self, depth: int, text: str, marker: str = "-") -> None:
+        """An item of a list, whose `depth` is 0 outside other lists."""
+        text = squeeze(text)
+        if not text:
+            return
+        if not self._was_item:
+            self._separate()
+        indent = "  " * max(0, min(depth, _DEEPEST_ITEM))
+        self._add(f"{indent}{marker} {text}".replace("\n", f"\n{indent}  "))
+        self._was_item = True
+
+    def add_table(self, rows: Sequence[Sequence[str]]) -> None:
+        """A table, of which the first row is taken for its heading."""
+        lines = []
+        for row in rows:
+            cells = [squeeze(cell).replace("\n", " ") for cell in row]
+            if any(cells):
+                shown = " | ".join(cell.replace("|", "\\|") for cell in cells)
+                lines.append(f"| {shown} |")
+                if len(lines) == 1:
+                    lines.append("|" + " --- |" * len(cells))
+        if lines:
+            self._separate()
+            self._add("\n".join(lines))
+
+    def add_code(self, text: str) -> None:
+        """Text whose spaces and line ends stay as they are."""
+        text = text.strip("\n")
+        if text.strip():
+            fence = max(_FENCE.findall(text), default="``") + "`"
+            self._separate()
+            self._add(f"{fence}\n{text}\n{fence}")
+
+    def _separate(self) -> None:
+        self._was_item = False
+        if self._lines:
+            self._lines.append("")
+
+    def _add(self, text: str) -> None:
+        self._budget.take(len(text) + 1)
+        self._lines += text.split("\n")
+
+    @property
+    def title(self) -> str:
+        """The first heading; empty without one."""
+        return self._headings[0][2] if self._headings else ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines)
+
+    def finish(self, name: str) -> Document:
+        """The document in sections, or in lines if fewer than two headings divide it.
+
+        Sections begin at the highest level that has two headings or more, and at the
+        levels above it. A document with one title and five chapters has six sections:
+        the title, and what stands before the first chapter, is one.
+        """
+        if not self._lines:
+            raise UnreadableDocumentError("has no text.")
+        starts = self._find_section_starts()
+        if len(starts) < 2:
+            return make_text_document(name, self.text)
+        if starts[0][0] > 0:
+            starts.insert(0, (0, ""))
+        parts = []
+        ends = [line for line, _ in starts[1:]]
+        ends.append(len(self._lines))
+        for (line, _), end in zip(starts, ends, strict=True):
+            parts.append("\n".join(self._lines[line:end]).strip("\n"))
+        return Document(
+            name=name,
+            unit="section",
+            n_parts=len(parts),
+            numbers=tuple(range(1, len(parts) + 1)),
+            parts=tuple(parts),
+            titles=tuple(title for _, title in starts),
+        )
+
+    def _find_section_starts(self) -> list[tuple[int, str]]:
+        for level in range(1, _DEEPEST_HEADING + 1):
+            starts = []
+            n_at_level = 0
+            for line, at, title in self._headings:
+                if at <= level:
+                    starts.append((line, title))
+                if at == level:
+                    n_at_level += 1
+            if n_at_level >= 2:
+                return starts
+        return []
+
+
+def squeeze(text: str) -> str:
+    """Spaces in a row as one; line ends stay."""
+    return _SPACES_AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
