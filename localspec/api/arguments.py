@@ -355,6 +355,6 @@ def _pull(reference: str) -> None:
     plan = pull_plan.build(hub, [request])
     plan.check()
     for model in plan.models:
-        for file in model.files:
+        for file in model.all_files:
             if file.origin in ("", "hub"):
                 download_file(hub, file.job)

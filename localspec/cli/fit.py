@@ -15,7 +15,7 @@ from localspec.cli.global_options import number_option
 from localspec.cli.options import CommandArguments
 from localspec.cli.report_printer import echo_line
 from localspec.cli.terminal import echo, echo_json, notify, terminal_width
-from localspec.fit import advice, machine_profile, suggestions
+from localspec.fit import advice, machine_profile, projector_shape, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
@@ -26,7 +26,7 @@ from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published, remote_devices
 from localspec.machine.published import PublishedRow
-from localspec.models import draft_heads, model_lookup
+from localspec.models import draft_heads, model_lookup, projectors
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.report import fit as fit_report
@@ -108,6 +108,10 @@ def command(ref: str, **given: Any) -> int:
     load = with_settings(load, remote_hosts=machine.remote_hosts)
     wishes = replace(wishes, load=load, default_draft=default_draft)
     plan = advisor.advise_counted(wishes, subject)
+    without_projector = plan
+    projector = projector_shape.find_shape(request.target)
+    if projector is not None:
+        plan = advisor.with_projector(plan, projector, wishes, subject)
     if plan.skipped_draft:
         subject = PairShapes(subject.target)
     if not plan.load.target_settings.remote_hosts:
@@ -116,12 +120,13 @@ def command(ref: str, **given: Any) -> int:
     answer = FitAnswer(
         subject=subject,
         plan=plan,
-        savings=advisor.list_memory_savings(plan),
+        savings=advisor.list_memory_savings(without_projector),
         use_case=arguments.use,
         pair=request.pair,
         missing=_find_missing(request),
         instead=_find_better(request, plan, machine=machine, criteria=criteria),
-        window_saving=advisor.count_window_saving(plan),
+        window_saving=advisor.count_window_saving(without_projector),
+        senses=projectors.find_senses(request.target),
     )
     if arguments.as_json:
         _print_json(answer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.report_printer import echo_columns
 from localspec.cli.terminal import echo, echo_json
 from localspec.errors import NotFoundError, StorageError, UsageError
-from localspec.models import catalog, model_lookup, model_names
+from localspec.models import catalog, model_lookup, model_names, projectors, reference
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.local_files import inventory
 from localspec.models.local_files.hub_cache import LeftoverFile
@@ -30,11 +31,13 @@ def list_command(as_json: bool) -> None:
     models = inventory.list_models()
     pairs = model_lookup.ready_pairs(models)
     leftovers = inventory.find_leftovers()
+    projector_of = projectors.map_projectors(models)
+    models = _leave_out(models, projector_of.values())
     names = {
         model.path: model_lookup.shortest_reference(model, models) for model in models
     }
     if as_json:
-        echo_json(_list_to_json(models, names, pairs, leftovers))
+        echo_json(_list_to_json(models, names, pairs, leftovers, projector_of))
         return
     pair_rows = [("PAIR", "NAME")]
     for pair in pairs:
@@ -46,6 +49,8 @@ def list_command(as_json: bool) -> None:
         for model in models:
             checksum = "verified" if model.verified else "not verified"
             origin = ORIGIN_TITLES[model.origin]
+            if model.path in projector_of:
+                origin += ", with projector"
             title = shown[model.path]
             if model.origin == "ollama":
                 title = model.own_name  # Its files are named by their checksums.
@@ -67,10 +72,14 @@ def _list_to_json(
     names: dict[Path, str],
     pairs: Sequence[CatalogPair],
     leftovers: Sequence[LeftoverFile],
+    projector_of: Mapping[Path, Path],
 ) -> dict[str, object]:
     return {
         "pairs": [pair.id for pair in pairs],
-        "models": [_model_to_json(model, names[model.path]) for model in models],
+        "models": [
+            _model_to_json(model, names[model.path], projector_of.get(model.path))
+            for model in models
+        ],
         "leftovers": [
             {"path": str(file.path), "bytes": file.size, "resumable": file.resumable}
             for file in leftovers
@@ -78,7 +87,18 @@ def _list_to_json(
     }
 
 
-def _model_to_json(model: LocalModel, name: str) -> dict[str, object]:
+def _leave_out(
+    models: Sequence[LocalModel], files: Iterable[Path]
+) -> tuple[LocalModel, ...]:
+    """The models without these files: a projector is listed with its model."""
+    left_out = {os.path.realpath(file) for file in files}
+    kept = [each for each in models if os.path.realpath(each.path) not in left_out]
+    return tuple(kept)
+
+
+def _model_to_json(
+    model: LocalModel, name: str, projector: Path | None
+) -> dict[str, object]:
     return {
         "name": name,
         "path": str(model.path),
@@ -91,6 +111,7 @@ def _model_to_json(model: LocalModel, name: str) -> dict[str, object]:
         "where": model.origin,
         "removable": model.removable,
         "parts": len(model.parts) or 1,
+        "projector": str(projector) if projector else None,
     }
 
 
@@ -104,8 +125,8 @@ def _model_to_json(model: LocalModel, name: str) -> dict[str, object]:
 def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
     """Remove the model or pair REF from this computer.
 
-    A draft model is kept if another installed pair uses it. Files of other programs are
-    never removed.
+    A draft model is kept if another installed pair uses it, and the projector of a
+    model that sees if another model does. Files of other programs are never removed.
     """
     if (ref is None) != leftovers:
         raise UsageError("Give REF or --leftovers.", "See: localspec rm --help")
@@ -151,7 +172,25 @@ def _find_models(request: ModelRequest) -> list[LocalModel]:
             terminal.notify(f"{model.name} is kept: {user} uses it.")
         else:
             to_remove.append(local)
-    return to_remove
+    return to_remove + _find_projectors(to_remove)
+
+
+def _find_projectors(to_remove: Sequence[LocalModel]) -> list[LocalModel]:
+    """The projectors of these models that no other model here uses."""
+    models = inventory.list_models()
+    removed = {model.path for model in to_remove}
+    used = projectors.map_projectors(
+        model for model in models if model.path not in removed
+    )
+    own = projectors.map_projectors(to_remove)
+    unused = {os.path.realpath(path) for path in own.values()}
+    unused -= {os.path.realpath(path) for path in used.values()}
+    found = []
+    for model in models:
+        is_unused = os.path.realpath(model.path) in unused
+        if is_unused and model.removable and reference.is_projector(model.path.name):
+            found.append(model)
+    return found
 
 
 def _find_installed(model: ResolvedModel) -> LocalModel | None:

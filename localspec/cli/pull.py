@@ -27,12 +27,22 @@ from localspec.models.hub.download import (
 )
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
-from localspec.models.pull_plan import PlannedFile, PlannedModel, PullPlan
+from localspec.models.pull_plan import (
+    PlannedFile,
+    PlannedModel,
+    PlannedProjector,
+    PullPlan,
+)
 from localspec.models.reference import HubReference
 from localspec.report import advice, pair_text
 from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line, format_columns, make_line
-from localspec.report.model_details import format_sidecar_heads, model_to_json
+from localspec.report.model_details import (
+    describe_senses,
+    format_sidecar_heads,
+    model_to_json,
+    projector_to_json,
+)
 from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
@@ -45,6 +55,7 @@ from localspec.units import bytes_per_second, duration, gb, percent, short_count
     shell_complete=shell_completion.complete_model_or_pair,
 )
 @flag("--dry-run", about="Only print the plan.")
+@flag("--no-images", about="Leave out the file with which a model sees or hears.")
 @global_options.YES
 @number_option(
     "--limit", "Limit the speed.", type=FiniteRange(0, min_open=True), metavar="MB/S"
@@ -55,8 +66,8 @@ def pull_command(refs: tuple[str, ...], **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
     First prints the plan: files, sizes, licences, free disk space, and whether a pair
-    is compatible. Ctrl+C keeps the part that is downloaded; the same command resumes
-    it.
+    is compatible. A model that sees images comes with its projector. Ctrl+C keeps the
+    part that is downloaded; the same command resumes it.
 
     \b
     localspec pull qwen3-8b+qwen3-0.6b
@@ -134,6 +145,7 @@ class PullOptions(Struct, frozen=True):
     quiet: bool = False
     as_json: bool = False
     limit: float | None = None  # MB per second; None is unlimited.
+    no_images: bool = False  # Download no projectors.
 
 
 def pull_models(
@@ -144,7 +156,13 @@ def pull_models(
     Raises before the first byte of weights if a pair is incompatible or the disk is too
     small. On Ctrl+C prints how to resume and raises KeyboardInterrupt.
     """
-    plan = run_cancellable(lambda stop: pull_plan.build(hub, requests, stop))
+
+    def build(stop: CancelToken) -> PullPlan:
+        return pull_plan.build(
+            hub, requests, stop, with_projectors=not options.no_images
+        )
+
+    plan = run_cancellable(build)
     will_ask = not options.yes and not options.dry_run
     if not options.as_json and (will_ask or not options.quiet):
         for line in _format_plan(plan):
@@ -187,7 +205,7 @@ def _fetch_all(
     """Download the files; those that are already downloaded are verified again."""
     files: list[PlannedFile] = []
     for item in plan.models:
-        files += item.files
+        files += item.all_files
     bytes_per_s = options.limit * 1e6 if options.limit else None
     limiter = RateLimiter(bytes_per_s)
     for number, file in enumerate(files, 1):
@@ -202,7 +220,11 @@ def _fetch_all(
 
 
 def _format_plan(plan: PullPlan) -> Iterator[Line]:
-    rows = [_plan_row(item) for item in plan.models]
+    rows = []
+    for item in plan.models:
+        rows.append(_plan_row(item))
+        if item.projector is not None:
+            rows.append(_projector_row(item.projector))
     yield from map(make_line, format_columns(rows))
     for item in plan.models:
         for note in _format_notes(item):
@@ -212,6 +234,10 @@ def _format_plan(plan: PullPlan) -> Iterator[Line]:
     if plan.missing_bytes:
         free = f"Free: {gb(plan.free_bytes)} in {plan.cache_dir}"
         yield make_line(f"To download: {gb(plan.missing_bytes)}. {free}")
+        projectors = [item.projector for item in plan.models if item.projector]
+        for_images = sum(projector.missing_bytes for projector in projectors)
+        if for_images:
+            yield make_line(f"Without images {gb(for_images)} less: --no-images")
     else:
         yield make_line("Everything is already downloaded.")
 
@@ -240,7 +266,11 @@ def _planned_model_to_json(item: PlannedModel) -> dict[str, Any]:
             }
         )
     model = model_to_json(item, item.resolved.find_path())
-    return model | {"missing": item.missing_bytes, "files": files}
+    return model | {
+        "missing": item.missing_bytes,
+        "files": files,
+        "projector": projector_to_json(item.projector),
+    }
 
 
 def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
@@ -264,11 +294,22 @@ def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     return item.resolved.name, file, gb(item.size or 0), ", ".join(details)
 
 
+def _projector_row(projector: PlannedProjector) -> tuple[str, str, str, str]:
+    """Below its model: the file, its size, and what it is for."""
+    file = projector.name
+    if projector.repo:
+        file = f"{projector.repo}/{file}"
+    details = f"projector: {describe_senses(projector.senses)}"
+    if projector.path is not None:
+        details += ", downloaded"
+    return "", file, gb(projector.size), details
+
+
 def _describe_state(item: PlannedModel) -> str:
     """How much of a model is here, and from where; empty if nothing is."""
-    if item.missing_bytes:
+    if item.own_missing_bytes:
         size = item.size or 0
-        downloaded = size - item.missing_bytes
+        downloaded = size - item.own_missing_bytes
         return f"{gb(downloaded)} downloaded" if downloaded else ""
     for file in item.files:
         if file.origin not in ("", "hub", "folder"):
@@ -354,12 +395,16 @@ def search_command(text: tuple[str, ...], limit: int, as_json: bool) -> None:
         echo("No results. Try fewer words.", err=True)
         return
     verdicts = _judge_repositories(repositories)
+    seeing = {model.repo for model in catalog.load().models.values() if model.sees}
     rows = [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", "HERE", "")]
     for found in repositories:
         downloads = short_count(found.downloads)
         likes = short_count(found.likes)
         updated = f"{found.updated:%Y-%m-%d}" if found.updated else "–"
-        note = "gated" if found.gated else ""
+        notes = ["gated"] if found.gated else []
+        if found.repo in seeing:
+            notes.append("sees")
+        note = ", ".join(notes)
         verdict = verdicts.get(found.repo, "")
         rows.append((found.repo, downloads, likes, updated, verdict, note))
     report_printer.echo_columns(rows)

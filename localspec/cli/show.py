@@ -67,7 +67,7 @@ def _resolve_details(
     request: ModelRequest, planner: PullPlanner
 ) -> tuple[list[PlannedModel], list[RepoFile]]:
     """The models, and those of the repository if the reference names no single file."""
-    items = [_plan_item(planner, model) for model in request.models]
+    items = [_plan_item(planner, model, request.target) for model in request.models]
     source = request.target.source
     files: list[RepoFile] = []
     if isinstance(source, HubReference) and source.tag is None and source.file is None:
@@ -77,9 +77,16 @@ def _resolve_details(
     return items, files
 
 
-def _plan_item(planner: PullPlanner, model: ResolvedModel) -> PlannedModel:
-    """The plan of a model; without a network, the data of its catalogue entry."""
+def _plan_item(
+    planner: PullPlanner, model: ResolvedModel, target: ResolvedModel
+) -> PlannedModel:
+    """The plan of a model; without a network, the data of its catalogue entry.
+
+    The target may have a projector.
+    """
     try:
+        if model is target:
+            return planner.add_projector(model)
         return planner.plan_model(model)
     except OfflineError:
         entry = model.catalog_model

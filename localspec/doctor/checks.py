@@ -43,7 +43,7 @@ from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
 from localspec.machine.memory_probe import LlamaCppInfo, ProbeError
-from localspec.models import catalog, short_names
+from localspec.models import catalog, projectors, short_names
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.hub import network_errors
@@ -479,8 +479,11 @@ def check_models() -> Iterator[Finding]:
             return
         name = names[model.path]
         try:
-            reader.check_loadable(model.path)
+            reader.check_magic(model.path)
             header = reader.read(model.path)
+            if projectors.is_projector_file(header):
+                continue  # It is loaded beside its model, never as one.
+            reader.check_loadable(model.path)
             checked.append((model, header))
             if header.unsupported_reason:
                 what = f"{name} cannot run: {header.unsupported_reason}"

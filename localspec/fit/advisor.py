@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise, product
 from typing import Any, Literal, NamedTuple
 
@@ -16,11 +17,14 @@ from localspec.fit import machine_profile, placement
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import (
+    LONG_CONTEXT,
     FitVerdict,
     Plan,
     confirm_plan,
     estimate_plan,
+    place_projector,
 )
+from localspec.fit.projector_shape import ProjectorShape
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
 from localspec.machine import remote_devices
@@ -238,6 +242,46 @@ class SettingsAdvisor:
             )
             counted = self._count(plan, pair, only_if_close=only_if_close)
         return counted
+
+    def with_projector(
+        self,
+        plan: Plan,
+        projector: ProjectorShape,
+        request: SettingsRequest,
+        pair: PairShapes | None = None,
+        *,
+        on_gpu: bool = True,
+        max_rows: int | None = None,
+    ) -> Plan:
+        """The plan with the target's projector, by `place_projector`.
+
+        If a context that nobody asked for takes its room on the GPU, a shorter one is
+        taken, down to the one that counts as long: a picture that a CPU reads takes half
+        a minute. `pair`: to count that again, if the plan was counted.
+        """
+        place = partial(
+            place_projector, shape=projector, on_gpu=on_gpu, max_rows=max_rows
+        )
+        placed = place(plan)
+        is_on_gpu = placed.projector is not None and placed.projector.on_gpu
+        if is_on_gpu or not on_gpu or request.ctx is not None or not plan.device_fits:
+            return placed
+        for ctx in CONTEXT_SIZES:
+            if LONG_CONTEXT <= ctx < _n_ctx(plan.load):
+                shorter = self.estimate(with_both_settings(plan.load, n_ctx=ctx))
+                if pair is not None and not plan.memory.is_coarse:
+                    shorter = self._count(shorter, pair, only_if_close=False)
+                chosen = _describe_settings(shorter, shorter)
+                shorter = replace(
+                    shorter,
+                    chosen=chosen,
+                    exact_note=plan.exact_note,
+                    skipped_draft=plan.skipped_draft,
+                )
+                found = place(shorter)
+                if found.projector is not None and found.projector.on_gpu:
+                    return found
+        return placed
 
     def _count(self, plan: Plan, pair: PairShapes, *, only_if_close: bool) -> Plan:
         if only_if_close and not plan.is_too_close:

@@ -18,7 +18,12 @@ from localspec.errors import (
     ModelFileError,
     OutOfMemoryError,
 )
-from localspec.fit import calibration, machine_profile, pair_shapes
+from localspec.fit import (
+    calibration,
+    machine_profile,
+    pair_shapes,
+    projector_shape,
+)
 from localspec.fit.advisor import (
     SettingsAdvisor,
     SettingsRequest,
@@ -221,6 +226,9 @@ def start_engine(
         transfer = describe_transfer(plan)
         if transfer:
             notify(Notice("info", remote_devices.option_name(), transfer))
+        about_projector = _projector_notice(plan)
+        if about_projector is not None:
+            notify(about_projector)
     missing_gpu = _missing_gpu_notice(load.target_settings)
     if missing_gpu is not None:
         notify(missing_gpu)
@@ -385,7 +393,53 @@ def choose_settings(
     is_refused = not plan.verdict.can_load and plan.missing_bytes > plan.error
     if is_refused and not request.skip_memory_check:
         raise _does_not_fit_error(advisor, plan, Path(load.target).name)
-    return plan
+    if load.projector is None:
+        return plan
+    return _place_projector(advisor, plan, request, load.projector)
+
+
+def _place_projector(
+    advisor: SettingsAdvisor,
+    plan: Plan,
+    request: SettingsRequest,
+    settings: wire.ProjectorSettings,
+) -> Plan:
+    """The plan with its projector where it has room, and without it where it has none."""
+    try:
+        shape = projector_shape.from_header(reader.read(Path(settings.path)))
+    except (ArithmeticError, ValueError):
+        return plan  # llama.cpp says what is wrong with it.
+    plan = advisor.with_projector(
+        plan,
+        shape,
+        request,
+        on_gpu=settings.on_gpu,
+        max_rows=settings.max_rows,
+    )
+    found = plan.projector
+    placed: wire.ProjectorSettings | None = settings
+    if found is not None:
+        placed = replace(settings, on_gpu=found.on_gpu)
+        if not found.device and not request.skip_memory_check:
+            placed = None
+    return replace(plan, load=replace(plan.load, projector=placed))
+
+
+def _projector_notice(plan: Plan) -> Notice | None:
+    """Where a picture takes longer to read, or cannot be read, for lack of memory."""
+    found = plan.projector
+    if found is None or found.on_gpu:
+        return None
+    size = gib(found.needed)
+    if not found.device:
+        message = f"No room for its projector ({size}): it does not see."
+        hint = "Close other programs, or take a smaller model."
+        return Notice("warning", "no-projector", message, hint)
+    if not plan.device_fits:
+        return None
+    message = f"Its projector ({size}) is in RAM: the GPU has no room for it."
+    hint = "Pictures take longer to read; answers do not."
+    return Notice("info", "projector-in-ram", message, hint)
 
 
 def _does_not_fit_error(

@@ -18,6 +18,8 @@ from localspec.models.reference import is_model, parse_file_name
 UseCase = Literal["chat", "code", "writing", "documents"]
 PairStatus = Literal["verified", "reported", "untested"]
 Tier = Literal["current", "good", "old"]
+Sight = Literal["image"]
+"""What a model sees; a video would be another word."""
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
 _QUANTIZATION = re.compile(
@@ -166,6 +168,15 @@ class MakerSampling(Struct, frozen=True):
     """For answers that begin with thinking."""
 
 
+class CatalogProjector(Struct, frozen=True):
+    """The file of a repository with which a model sees or hears (mmproj)."""
+
+    repo: str
+    file: str
+    bytes: int | None = None  # None: only the hub knows it.
+    sha256: str | None = None
+
+
 class CatalogModel(Struct, frozen=True):
     """A model file of a repository, or a bundled one; None is unknown."""
 
@@ -198,6 +209,10 @@ class CatalogModel(Struct, frozen=True):
     sampling: MakerSampling | None = None
     note: str = ""
     type: str = ""  # Its quantisation, if only that is known of the file.
+    projector: CatalogProjector | None = None  # Of all its quantisations.
+    sees: tuple[Sight, ...] = ()
+    """What it sees with its projector; empty if it sees nothing, or if that is unknown."""
+    hears: bool = False
     files: tuple[CatalogModel, ...] = ()
     """The same model in other quantisations; their ids are `id:TYPE`."""
 

@@ -23,10 +23,12 @@ from localspec.models import reference
 from localspec.models.catalog_entries import (
     CatalogModel,
     CatalogPair,
+    CatalogProjector,
     CatalogShape,
     MakerSampling,
     PairSettings,
     PairStatus,
+    Sight,
     Tier,
     UseCase,
     name_pair,
@@ -96,6 +98,15 @@ class OtherFile(Struct, frozen=True, forbid_unknown_fields=True):
     revision: CommitHash | None = None
 
 
+class ProjectorEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A projector; `repo` is the model's if it is missing."""
+
+    file: Text
+    repo: Text | None = None
+    bytes: FileBytes | None = None
+    sha256: Sha256 | None = None
+
+
 class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: EntryId
     title: Text
@@ -122,6 +133,9 @@ class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tier: Tier = "good"
     thinks: bool = False
     sampling: EntryId | None = None
+    projector: ProjectorEntry | None = None
+    sees: tuple[Sight, ...] = ()
+    hears: bool = False
     note: Text | None = None
 
 
@@ -360,8 +374,9 @@ def _expand(entry: dict[str, Any]) -> dict[str, Any]:
     for key in ("parameters", "active"):
         if key in entry:
             expanded[key] = _expand_count(entry[key])
-    if "use" in entry:
-        expanded["use"] = _as_list(entry["use"])
+    for key in ("use", "sees"):
+        if key in entry:
+            expanded[key] = _as_list(entry[key])
     shape = entry.get("shape")
     if isinstance(shape, dict):
         shape = dict(shape)
@@ -442,6 +457,7 @@ def _read_model(
             _check_names(file.repo)
             _check_pin(file)
     shape_source = given.shape.source if given.shape else ""
+    projector = _make_projector(given)
     model = CatalogModel(
         id=given.id,
         title=given.title,
@@ -468,6 +484,9 @@ def _read_model(
         sampling=_find_sampling(given.sampling, samplings),
         note=given.note or "",
         type=given.type or "",
+        projector=projector,
+        sees=given.sees,
+        hears=given.hears,
     )
     others = (_with_file(model, type_, file) for type_, file in given.files.items())
     return replace(model, files=tuple(others))
@@ -500,6 +519,23 @@ def _make_shape(model: ModelEntry) -> CatalogShape | None:
         _check_ascending(shape.full_layers)
         shape.check()
     return shape
+
+
+def _make_projector(model: ModelEntry) -> CatalogProjector | None:
+    """A projector is of a model of a repository, and serves a sense."""
+    given = model.projector
+    if given is None:
+        return None
+    if not model.sees and not model.hears:
+        raise ValueError("projector: the model needs `sees` or `hears`")
+    repo = given.repo or model.repo
+    if repo is None:
+        raise ValueError("projector: repo: it is missing")
+    with _inside("projector"):
+        _check_names(repo, given.file)
+        if not reference.is_projector(given.file):
+            raise ValueError(f"file: {_quote(given.file)} is not named as a projector")
+    return CatalogProjector(repo, given.file, bytes=given.bytes, sha256=given.sha256)
 
 
 def _find_sampling(

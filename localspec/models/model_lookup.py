@@ -498,6 +498,11 @@ def _resolve_local_name(
     if not matches:
         raise not_found
     found = list(matches.values())
+    # A projector has the name of its model, or of its repository.
+    models_alone = [
+        model for model in found if not reference.is_projector(model.path.name)
+    ]
+    found = models_alone or found
     if len(found) > 1:
         names = [shortest_reference(model, models) for model in found]
         message = f"{sanitize(name.name, multiline=False)} matches several files."

@@ -11,9 +11,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from localspec.errors import AccessDeniedError, ChecksumError, OfflineError
-from localspec.models import draft_heads, pair_compatibility, reference
+from localspec.errors import (
+    AccessDeniedError,
+    ChecksumError,
+    LocalspecError,
+    OfflineError,
+)
+from localspec.models import draft_heads, pair_compatibility, projectors, reference
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header, merge_splits
@@ -24,6 +30,7 @@ from localspec.models.local_files import hub_cache, inventory
 from localspec.models.local_files.local_model import LocalModel
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pair_compatibility import CompatibilityResult
+from localspec.models.projectors import Senses
 from localspec.models.reference import HubReference, RepoFile
 from localspec.units import gb
 
@@ -35,6 +42,31 @@ class PlannedFile(Struct, frozen=True):
     present_bytes: int
     path: Path | None = None  # The complete file; None if it must be downloaded.
     origin: str = ""  # The application whose folder holds `path`.
+
+
+class PlannedProjector(Struct, frozen=True):
+    """The projector that comes with a model, so that it sees or hears."""
+
+    name: str  # Of its file.
+    size: int
+    path: Path | None = None  # The complete file; None if it must be downloaded.
+    repo: str | None = None
+    file: PlannedFile | None = None
+    """What is downloaded or verified; None for a file that is no download of ours."""
+    header: Header | None = None
+
+    @property
+    def missing_bytes(self) -> int:
+        if self.path is not None:
+            return 0
+        present = self.file.present_bytes if self.file is not None else 0
+        return self.size - present
+
+    @property
+    def senses(self) -> Senses:
+        if self.header is None:
+            return Senses()
+        return projectors.read_senses(self.header)
 
 
 class PlannedModel(Struct, frozen=True):
@@ -55,6 +87,7 @@ class PlannedModel(Struct, frozen=True):
     header: Header | None = None  # None if it could not be read.
     notes: tuple[str, ...] = ()
     sidecar_heads: tuple[RepoFile, ...] = ()  # Draft heads in the same repository.
+    projector: PlannedProjector | None = None  # Of a target only.
 
     @property
     def licence(self) -> str | None:
@@ -64,8 +97,22 @@ class PlannedModel(Struct, frozen=True):
         return entry.licence if entry else None
 
     @property
-    def missing_bytes(self) -> int:
+    def own_missing_bytes(self) -> int:
+        """Without the projector's."""
         return sum(file.job.file.size - file.present_bytes for file in self.files)
+
+    @property
+    def missing_bytes(self) -> int:
+        if self.projector is None:
+            return self.own_missing_bytes
+        return self.own_missing_bytes + self.projector.missing_bytes
+
+    @property
+    def all_files(self) -> tuple[PlannedFile, ...]:
+        """Those of the model, then that of its projector."""
+        if self.projector is None or self.projector.file is None:
+            return self.files
+        return (*self.files, self.projector.file)
 
 
 class PlannedPair(Struct, frozen=True):
@@ -85,11 +132,26 @@ class PullPlan(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return sum(model.size or 0 for model in self.models)
+        total = 0
+        for model in self.models:
+            total += model.size or 0
+            if model.projector is not None:
+                total += model.projector.size
+        return total
 
     @property
     def missing_bytes(self) -> int:
         return sum(model.missing_bytes for model in self.models)
+
+    @property
+    def has_missing_projector(self) -> bool:
+        """Whether a projector would be downloaded."""
+        planned = [model.projector for model in self.models if model.projector]
+        return any(projector.missing_bytes for projector in planned)
+
+    def without_projectors(self) -> PullPlan:
+        models = tuple(replace(model, projector=None) for model in self.models)
+        return replace(self, models=models)
 
     def check(self) -> None:
         """Raise IncompatiblePairError, or StorageError if the disk is too small."""
@@ -107,16 +169,23 @@ class PullPlan(Struct, frozen=True):
 
 
 def build(
-    hub: HubClient, requests: Iterable[ModelRequest], cancel: CancelToken | None = None
+    hub: HubClient,
+    requests: Iterable[ModelRequest],
+    cancel: CancelToken | None = None,
+    *,
+    with_projectors: bool = True,
 ) -> PullPlan:
     """List the repositories' files and read the headers of pairs.
 
+    A target that sees or hears gets its projector, unless `with_projectors` is false.
     Raises the hub's errors, and OperationCancelledError.
     """
     planner = PullPlanner(hub, cancel)
     pairs = []
     for request in requests:
         target = planner.plan_model(request.target)
+        if with_projectors:
+            target = planner.add_projector(request.target)
         if request.draft is not None:
             pair = check_pair(target, planner.plan_model(request.draft))
             if pair is not None:
@@ -168,6 +237,85 @@ class PullPlanner:
         if resolved not in self._models:
             self._models[resolved] = self._plan_new(resolved)
         return self._models[resolved]
+
+    def add_projector(self, resolved: ResolvedModel) -> PlannedModel:
+        """The plan of a target with its projector, if it has one.
+
+        A projector that cannot be had keeps nobody from the model: a note says why.
+        """
+        model = self.plan_model(resolved)
+        if model.projector is not None:
+            return model
+        try:
+            projector = self._plan_projector(model)
+        except LocalspecError as error:
+            note = f"without its projector, so it does not see: {error.message}"
+            model = replace(model, notes=(*model.notes, note))
+        else:
+            model = replace(model, projector=projector)
+        self._models[resolved] = model
+        return model
+
+    def _plan_projector(self, model: PlannedModel) -> PlannedProjector | None:
+        """The projector here, else the catalogue's, else that of the model's repository.
+
+        None if there is none that fits the model.
+        """
+        if model.path is not None:
+            path = projectors.find_projector(model.path)
+            if path is not None:
+                return _describe_projector(path)
+        if model.path is not None and not self._refresh:
+            return None  # What is here is described without the hub.
+        job = self._find_projector(model)
+        if job is None:
+            return None
+        file = _plan_file(job)
+        if file.path is not None:
+            header = reader.read(file.path)
+        else:
+            header = self._hub.read_header(
+                job.repo, job.commit, job.file.path, self._cancel
+            )
+        if model.header is not None and not projectors.fits_model(header, model.header):
+            return None
+        return PlannedProjector(
+            job.file.path,
+            job.file.size,
+            path=file.path,
+            repo=job.repo,
+            file=file,
+            header=header,
+        )
+
+    def _find_projector(self, model: PlannedModel) -> DownloadJob | None:
+        """On the hub. Raises the hub's errors, and ChecksumError.
+
+        Of a model that the catalogue does not know, only a listing counts that was
+        requested for the model itself.
+        """
+        entry = model.resolved.catalog_model
+        listed = entry.projector if entry is not None else None
+        if listed is not None:
+            info = self.repo_info(listed.repo, None)
+            (file,) = reference.choose_files(info.files, file=listed.file)
+            if listed.sha256 and file.sha256 and listed.sha256 != file.sha256:
+                raise ChecksumError(
+                    f"{file.path} on the hub differs from the catalogue's file.",
+                    f"Check {listed.repo}.",
+                )
+            return DownloadJob(info.repo, info.revision, file=file, ref="main")
+        source = model.resolved.source
+        if not isinstance(source, HubReference):
+            return None
+        known = self._repo_infos.get((source.repo, source.revision))
+        if known is None:
+            return None
+        chosen = projectors.choose_on_hub(known.files, model.file)
+        if chosen is None:
+            return None
+        ref = None if _is_pinned(source) else source.revision or "main"
+        return DownloadJob(known.repo, known.revision, file=chosen, ref=ref)
 
     def full_header(self, model: PlannedModel) -> Header:
         """The header of a planned model, with the tensors of all splits."""
@@ -248,6 +396,16 @@ class PullPlanner:
             notes=notes,
             sidecar_heads=reference.find_heads(repo_info.files, first_name),
         )
+
+
+def _describe_projector(path: Path) -> PlannedProjector:
+    """One that is here."""
+    return PlannedProjector(
+        path.name,
+        path.stat().st_size,
+        path=path,
+        header=reader.read(path),
+    )
 
 
 def _plan_file_by_path(resolved: ResolvedModel) -> PlannedModel:

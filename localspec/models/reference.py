@@ -22,7 +22,8 @@ from localspec.units import join_first
 _HEADS_BY_RANK = sorted(draft_kinds.heads(), key=lambda kind: kind.search_rank)
 HEAD_PREFIXES = tuple(kind.file_prefix for kind in _HEADS_BY_RANK)
 """File name prefixes of heads in their target's repository, best first."""
-COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
+PROJECTOR_MARKER = "mmproj"
+COMPANION_MARKERS = (PROJECTOR_MARKER, "imatrix", *HEAD_PREFIXES)
 """Parts of the names of files that are not models by themselves."""
 
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -210,6 +211,11 @@ def is_model(path: str) -> bool:
     return not any(marker in name for marker in COMPANION_MARKERS)
 
 
+def is_projector(path: str) -> bool:
+    """Whether it is named as the GGUF with which a model sees or hears (mmproj)."""
+    return path.endswith(".gguf") and PROJECTOR_MARKER in path.rpartition("/")[2]
+
+
 def choose_files(
     files: Sequence[RepoFile],
     tag: str | None = None,
@@ -290,7 +296,7 @@ def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
     candidates = [
         file
         for file in files
-        if is_safe_gguf_path(file.path) and _is_in_or_above(file.path, model)
+        if is_safe_gguf_path(file.path) and is_in_or_above(file.path, model)
     ]
 
     def rank(file: RepoFile) -> tuple[int, int]:
@@ -305,7 +311,7 @@ def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
     return tuple(heads)
 
 
-def _is_in_or_above(path: str, model: str) -> bool:
+def is_in_or_above(path: str, model: str) -> bool:
     """Whether a file is in the folder of a model, or in a folder above it."""
     folder = path.split("/")[:-1]
     model_folder = model.split("/")[:-1]

@@ -74,6 +74,8 @@ def _row(suggestion: PairSuggestion, reason: str) -> tuple[str, str, str, str]:
     if suggestion.bytes_to_free:
         missing = gib(suggestion.bytes_to_free)
         reason = f"close other programs first: {missing} more must be free"
+    if suggestion.pair.target.sees:
+        reason = f"sees · {reason}" if reason else "sees"
     mark = " ✓" if suggestion.pair.status == "verified" else ""
     name = f"  {suggestion.pair.name}{mark}"
     need = format_share(suggestion.needed_bytes, suggestion.memory_bytes)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from localspec import draft_kinds
 from localspec.fit.advisor import MemorySaving
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import DeviceFit, Plan, is_in_system_memory
+from localspec.fit.plan import DeviceFit, Plan, ProjectorFit, is_in_system_memory
 from localspec.fit.suggestions import PairSuggestion
 from localspec.models import model_names
 from localspec.models.catalog import CatalogPair
+from localspec.models.projectors import Senses
 from localspec.report.lines import EMPTY_LINE, Line, Span, make_line
 from localspec.report.memory import (
     VERDICT_LABELS,
@@ -22,6 +23,7 @@ from localspec.report.memory import (
     describe_parts,
     format_device_memory,
 )
+from localspec.report.model_details import describe_senses
 from localspec.report.pair_text import (
     describe_speed_basis,
     format_speed,
@@ -53,6 +55,7 @@ class FitAnswer(Struct, frozen=True):
     """What to take instead, if it does not fit or is too slow."""
     window_saving: int = 0
     """Bytes that a cache cut to the sliding window would save."""
+    senses: Senses = field(default=Senses())  # What the target sees and hears.
 
     @property
     def name(self) -> str:
@@ -78,6 +81,9 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
         yield make_line(f"Draft: {draft}.")
     if plan.skipped_draft:
         yield make_line(plan.skipped_draft)
+    projector = describe_projector(plan, answer.senses)
+    if projector:
+        yield make_line(f"{projector[0].upper()}{projector[1:]}.")
     settings = plan.chosen
     if plan.shortage:
         settings += f"; {plan.shortage}"
@@ -161,6 +167,30 @@ def _describe_draft(answer: FitAnswer) -> str:
     return f"{draft.name}, a head of the kind {head}" if head else draft.name
 
 
+def describe_projector(plan: Plan, senses: Senses) -> str:
+    """What the target sees, and where its projector is, with what it takes there.
+
+    Such as `sees images: its projector takes 1.2 GB of NVIDIA RTX 3090`; empty for a
+    model that neither sees nor hears.
+    """
+    if not senses.word:
+        return ""
+    said = describe_senses(senses)
+    if not plan.verdict.can_load:
+        return said
+    projector = plan.projector
+    if projector is None:
+        return f"{said}: its projector, whose size is not known, takes more memory"
+    about = "about " if projector.is_coarse else ""
+    size = f"{about}{gib(projector.needed)}"
+    if not projector.device:
+        return f"{said}, but has no room for its projector ({size}) here"
+    text = f"{said}: its projector takes {size} of {projector.title}"
+    if plan.device_fits and not projector.on_gpu:
+        text += ", as the GPU has no room: the CPU reads pictures, which takes longer"
+    return text
+
+
 def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[Line]:
     plan = answer.plan
     if not plan.verdict.can_load:
@@ -239,6 +269,23 @@ def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
         },
         "instead": answer.instead.pair.name if answer.instead else None,
         "advice": [_saving_to_json(saving) for saving in answer.savings],
+        "sees": answer.senses.sees,
+        "hears": answer.senses.hears,
+        "projector": _projector_to_json(plan.projector),
+    }
+
+
+def _projector_to_json(projector: ProjectorFit | None) -> dict[str, Any] | None:
+    """`device`: its name; null where no memory has room for it."""
+    if projector is None:
+        return None
+    return {
+        "device": projector.device or None,
+        "weights": projector.weights,
+        "compute": projector.compute,
+        "decoding": projector.decoding,
+        "rows": projector.rows or None,
+        "about": projector.is_coarse,
     }
 
 
@@ -264,6 +311,7 @@ def _device_to_json(device_fit: DeviceFit) -> dict[str, Any]:
         "target": to_builtins(device_fit.target),
         "draft": to_builtins(device_fit.draft),
         "output": device_fit.output,
+        "projector": device_fit.projector,
         "overhead": device_fit.overhead,
         "total": device_fit.total,
         "shared": device_fit.needed - device_fit.total,

@@ -86,6 +86,7 @@ BAR_PARTS = (
     BarPart("▒", "cache memory"),  # KV
     BarPart("▚", "cache memory"),  # recurrent states
     BarPart("▞", "cache memory"),  # window cache
+    BarPart("▌", "target memory"),  # projector
     BarPart("░", "buffer memory"),
 )
 """In the order of `DeviceFit.memory_parts`."""

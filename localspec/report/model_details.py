@@ -11,7 +11,8 @@ from localspec import draft_kinds
 from localspec.models import catalog, draft_heads, maker_sampling, model_names
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf.header import Header
-from localspec.models.pull_plan import PlannedModel
+from localspec.models.projectors import Senses, listed_senses
+from localspec.models.pull_plan import PlannedModel, PlannedProjector
 from localspec.report.lines import EMPTY_LINE, Line, format_columns, make_line
 from localspec.units import gb
 
@@ -58,11 +59,49 @@ def _file_facts(item: PlannedModel) -> Iterator[Fact]:
     if item.gated:
         yield "gated", f"accept its terms on the page of {item.repo}"
     yield "installed", str(item.path or "no")
+    yield "projector", _describe_projector(item)
     yield "revision", item.revision
     if model:
         yield "note", model.note
         pairs = catalog.load().pairs
         yield "pairs", ", ".join(pairs[id_].name for id_ in find_pair_ids(model))
+
+
+def find_senses(item: PlannedModel) -> Senses:
+    """What its projector is made for; without one, what the catalogue says."""
+    if item.projector is not None and item.projector.header is not None:
+        return item.projector.senses
+    model = item.resolved.catalog_model
+    if model is None:
+        return Senses()
+    return listed_senses(model)
+
+
+def describe_senses(senses: Senses) -> str:
+    """Such as `sees images`, or `sees images, hears`; empty for neither."""
+    words = []
+    if senses.sees:
+        words.append("sees images")
+    if senses.hears:
+        words.append("hears")
+    return ", ".join(words)
+
+
+def _describe_projector(item: PlannedModel) -> str:
+    """Its file, its size and whether it is here; empty for a model without one.
+
+    Without a plan, as offline, the catalogue's facts.
+    """
+    projector = item.projector
+    if projector is not None:
+        state = "installed" if projector.path is not None else "not installed"
+        return f"{projector.name} ({gb(projector.size)}), {state}"
+    model = item.resolved.catalog_model
+    if model is None or model.projector is None:
+        return ""
+    listed = model.projector
+    size = f" ({gb(listed.bytes)})" if listed.bytes is not None else ""
+    return f"{listed.repo}/{listed.file}{size}"
 
 
 def _find_name(item: PlannedModel) -> str:
@@ -81,6 +120,9 @@ def _model_facts(item: PlannedModel) -> Iterator[Fact]:
         yield from _header_facts(item.header)
     elif model is not None:
         yield from _catalog_facts(model)
+    senses = find_senses(item)
+    if senses.sees or senses.hears:
+        yield "senses", describe_senses(senses)
     sampling = maker_sampling.describe(maker_sampling.find(item.header, model))
     yield "sampling", sampling or "default"
 
@@ -169,6 +211,21 @@ def model_to_json(item: PlannedModel, path: Path | None) -> dict[str, Any]:
     }
 
 
+def projector_to_json(projector: PlannedProjector | None) -> dict[str, Any] | None:
+    """The projector of a plan; None without one."""
+    if projector is None:
+        return None
+    return {
+        "file": projector.name,
+        "repo": projector.repo,
+        "bytes": projector.size,
+        "missing": projector.missing_bytes,
+        "path": str(projector.path) if projector.path else None,
+        "sees": projector.senses.sees,
+        "hears": projector.senses.hears,
+    }
+
+
 def details_to_json(item: PlannedModel) -> dict[str, Any]:
     """`model_to_json`, with its pairs, the heads beside it and its header."""
     heads: list[dict[str, Any]] = []
@@ -178,6 +235,9 @@ def details_to_json(item: PlannedModel) -> dict[str, Any]:
     return model_to_json(item, item.path) | {
         "pairs": find_pair_ids(item.resolved.catalog_model),
         "beside": heads,
+        "sees": find_senses(item).sees,
+        "hears": find_senses(item).hears,
+        "projector": projector_to_json(item.projector),
         "header": _header_to_json(item.header) if item.header else None,
     }
 

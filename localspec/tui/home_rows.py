@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from textual.content import Content
 
@@ -44,6 +44,8 @@ _MAX_SUGGESTED = 3
 _MAX_LISTED = 12  # Recent pairs, and other models, that are listed without a search.
 _DEFAULT_USE = "chat"  # The use that speed estimates on Home are for.
 _MAX_MATCHES = 20
+SEES = "sees"
+"""What a row says of a model that reads pictures."""
 
 
 class HomeRow(Struct, frozen=True):
@@ -115,18 +117,22 @@ class MachineSurvey(Struct, frozen=True):
     remote_hosts: tuple[str, ...] = ()
     unused_gpu_hint: str = ""
     """A GPU that this build of llama.cpp cannot use, and the command that fixes it."""
+    projectors: Mapping[Path, Path] = field(default_factory=dict)
+    """The projector of each local model that has one, by the file of the model."""
 
 
 def survey_machine() -> MachineSurvey:
     """The fast part: memory, cores, and the models on disk."""
     import psutil  # noqa: PLC0415  not before the first frame
 
+    from localspec.models import projectors  # noqa: PLC0415
     from localspec.models.local_files import inventory  # noqa: PLC0415
 
     memory = psutil.virtual_memory()
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     label = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
-    return MachineSurvey(label, inventory.list_models())
+    models = inventory.list_models()
+    return MachineSurvey(label, models, projectors=projectors.map_projectors(models))
 
 
 def initial_survey() -> MachineSurvey:
@@ -428,8 +434,10 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
         names = model_names.name_catalog_pair(pair.with_target(target or pair.target))
         row = HomeRow(
             name=names.target,
-            description=_describe_ready(pair, names.draft),
-            size=_format_size(resolved),
+            description=_describe_ready(
+                pair, names.draft, sees=resolved.target in survey.projectors
+            ),
+            size=_format_size(resolved, survey.projectors.get(resolved.target)),
             speed=speeds.get(id_, ""),
             pair=resolved,
         )
@@ -470,7 +478,7 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
             HomeRow(
                 name=names.target,
                 description=draft,
-                size=_format_size(pair),
+                size=_format_size(pair, survey.projectors.get(pair.target)),
                 note=one_line(str(pair.target.parent)),
                 pair=pair,
             )
@@ -505,6 +513,8 @@ def _other_model_rows(
             continue
         name = names[model.path]
         description = model.repo or ORIGIN_TITLES[model.origin]
+        if model.path in survey.projectors:
+            description += f" · {SEES}"
         folder = ""
         if "/" in name and model.repo is None:
             folder = one_line(str(model.path.parent))
@@ -575,14 +585,18 @@ def _suggested_heading(survey: MachineSurvey) -> str:
 
 def _downloadable_row(candidate: Candidate, survey: MachineSurvey) -> HomeRow:
     pair = candidate.pair
-    description = candidate.group_reason or _describe_uses(pair)
+    description = _describe_uses(pair)
+    if candidate.group_reason:
+        description = candidate.group_reason
+        if pair.target.sees:
+            description = f"{SEES} · {description}"
     if candidate.bytes_to_free:
         description = CLOSE_PROGRAMS
     elif _is_known_not_to_fit(pair, survey):
         description = "does not fit this computer"
     size = "?"
     if candidate.total_bytes:
-        size = gb(candidate.total_bytes)
+        size = gb(candidate.download_bytes)
     plain = ""
     if candidate.plain_rate is not None:
         plain = f"{about_rate(candidate.plain_rate)} without draft"
@@ -605,11 +619,13 @@ def _is_known_not_to_fit(pair: CatalogPair, survey: MachineSurvey) -> bool:
     return target not in fitting
 
 
-def _describe_ready(pair: CatalogPair, draft: str) -> str:
+def _describe_ready(pair: CatalogPair, draft: str, *, sees: bool) -> str:
     """What guesses tells the pairs of one target apart."""
     parts = [f"guesses: {draft}"] if draft else []
     if pair.use:
         parts.append(", ".join(pair.use))
+    if sees:
+        parts.append(SEES)
     return " · ".join(parts)
 
 
@@ -618,12 +634,16 @@ def _describe_uses(pair: CatalogPair) -> str:
     head = draft_kinds.head_title(pair.draft_kind)
     if head:
         parts.append(f"{head} head")
+    if pair.target.sees:
+        parts.append(SEES)
     return " · ".join(parts)
 
 
-def _format_size(pair: ResolvedPair) -> str:
+def _format_size(pair: ResolvedPair, projector: Path | None = None) -> str:
     """The size of the pair's files; a head may be in the target's file."""
     files = {file for file in pair.files if file is not None}
+    if projector is not None:
+        files.add(projector)
     try:
         return gb(sum(file.stat().st_size for file in files))
     except OSError:

@@ -126,3 +126,27 @@ def test_fit_counts_what_run_would_use(computer: Installation) -> None:
     alone = computer.do("fit", DEEP, "--draft", "none", "--json").document
     assert alone["method"] == "exact"
     assert alone["draft"] is None and alone["host"]["draft"]["compute"] == 0
+
+
+def test_what_sees_says_what_its_projector_takes_and_where() -> None:
+    said = document("gemma-4-12b", "--gpu", "RTX 3090")
+    (device,) = said["devices"]
+    projector = said["projector"]
+    assert (said["sees"], said["hears"]) == (True, True)
+    assert projector["device"] == device["name"]
+    assert projector["weights"] == 175_115_616
+    assert device["projector"] > projector["weights"] + projector["compute"] - 1
+    assert projector["about"] is True, "only the size of the file is known"
+    done = localspec("fit", "gemma-4-12b", "--gpu", "RTX 3090", env=OFFLINE)
+    assert re.search(
+        r"Sees images, hears: its projector takes about 0\.\d+ GB of .*RTX 3090\.",
+        done.text,
+    )
+    blind = document("qwen3-8b", "--gpu", "RTX 3090")
+    assert (blind["sees"], blind["projector"]) == (False, None)
+
+
+def test_a_size_that_nobody_knows_is_said_to_be_unknown() -> None:
+    done = localspec("fit", "gemma-3-27b", "--gpu", "RTX 3090", env=OFFLINE)
+    said = "Sees images: its projector, whose size is not known, takes more memory."
+    assert said in done.text

@@ -28,6 +28,8 @@ def test_pairs_for_a_gpu() -> None:
                 "id",
                 "target",
                 "draft",
+                "sees",
+                "hears",
                 "bytes",
                 "needed",
                 "verdict",

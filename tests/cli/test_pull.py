@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from localspec.cli.pull import DownloadProgressLine
+from localspec.models.gguf import reader
 from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.reference import RepoFile
+from tests.support import ghost_projectors
 from tests.support.downloads import wait_for
 from tests.support.fake_hub import BODY, COMMIT, Fault
 from tests.support.installation import (
@@ -277,3 +279,62 @@ def test_heads_beside_a_target_are_offered(computer: Installation) -> None:
         f"In the same repository: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}"
         in pulled.err
     )
+
+
+def add_projector(computer: Installation, folder: Path) -> int:
+    """Beside the model on the hub; its bytes."""
+    tiny = folder / "tiny.gguf"
+    tiny.write_bytes(computer.hub.repos[BIG]["Tiny-Q8_0.gguf"].data)
+    width = reader.read(tiny).n_embd
+    tower = ghost_projectors.tiny("idefics3", width)
+    data = tower.write(folder / "mmproj-F16.gguf").read_bytes()
+    computer.hub.add(BIG, "mmproj-F16.gguf", data)
+    return len(data)
+
+
+def test_a_projector_comes_and_goes_with_its_model(
+    computer: Installation, tmp_path: Path
+) -> None:
+    n_bytes = add_projector(computer, tmp_path)
+    plan = computer.do("pull", "tiny", "--dry-run")
+    assert "projector: sees images" in plan.text
+    assert "less: --no-images" in plan.text
+    planned = computer.do("pull", "tiny", "--dry-run", "--json").document
+    assert planned["models"][0]["projector"]["bytes"] == n_bytes
+    assert planned["models"][0]["projector"]["sees"] is True
+
+    computer.pulled("tiny")
+
+    assert computer.finals() == ["Tiny-Q8_0.gguf", "mmproj-F16.gguf"]
+    (model,) = computer.do("list", "--json").document["models"]
+    assert model["file"] == "Tiny-Q8_0.gguf"
+    assert model["projector"].endswith("mmproj-F16.gguf")
+    assert "with projector" in computer.do("list").text
+    shown = computer.do("show", "tiny")
+    assert "sees images" in shown.text
+    assert "mmproj-F16.gguf" in shown.text
+    assert computer.do("show", "tiny", "--json").document["models"][0]["sees"] is True
+    gone = computer.do("rm", "tiny", "-y", "--json").document
+    assert len(gone["removed"]) == 2
+    assert computer.finals() == []
+
+
+def test_a_projector_that_another_model_uses_stays(
+    computer: Installation, tmp_path: Path
+) -> None:
+    add_projector(computer, tmp_path)
+    data = computer.hub.repos[BIG]["Tiny-Q8_0.gguf"].data
+    computer.hub.add(BIG, "Tiny-Q4_0.gguf", data + b"")
+    computer.pulled("tiny", f"{BIG}:Q4_0")
+    computer.do("rm", "tiny", "-y")
+    assert computer.finals() == ["Tiny-Q4_0.gguf", "mmproj-F16.gguf"]
+    computer.do("rm", f"{BIG}:Q4_0", "-y")
+    assert computer.finals() == []
+
+
+def test_without_images_no_projector_comes(
+    computer: Installation, tmp_path: Path
+) -> None:
+    add_projector(computer, tmp_path)
+    computer.do("pull", "tiny", "-y", "--no-images")
+    assert computer.finals() == ["Tiny-Q8_0.gguf"]

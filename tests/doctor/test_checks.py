@@ -8,6 +8,7 @@ import pytest
 
 from localspec.doctor import checks
 from localspec.doctor.findings import Finding
+from tests.support import ghost_projectors
 
 CheckNetwork = Callable[..., Mapping[str, Finding]]
 
@@ -189,3 +190,14 @@ def test_a_file_that_cannot_be_read_is_counted_and_named(
     found = by_id(checks.check_models())
     assert found["models"].what.startswith("1 installed, ")
     assert "broken.gguf" in found["unreadable"].what
+
+
+def test_a_projector_beside_its_model_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models"
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
+    projector = ghost_projectors.tiny().write(folder / "mmproj-F16.gguf")
+    assert set(by_id(checks.check_models())) == {"models"}
+    projector.write_bytes(projector.read_bytes()[:-1000])
+    assert "mmproj-F16.gguf" in by_id(checks.check_models())["unreadable"].what

@@ -9,6 +9,7 @@ import pytest
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, reference
 from localspec.models.catalog import CatalogModel, CatalogPair, PairSettings
+from localspec.models.catalog_entries import CatalogProjector
 from localspec.models.gguf import writer
 from localspec.models.reference import is_model, is_safe_gguf_path
 from tests.support import families, synthetic_header
@@ -91,6 +92,28 @@ pairs:
     assert pair.settings == PairSettings(draft_max=8, temperature=0.7)
 
 
+def test_an_entry_names_the_file_with_which_it_sees(tmp_path: Path) -> None:
+    text = f"""
+models:{MODEL}    files: {{Q8_0: 2000}}
+    projector: {{file: mmproj-F16.gguf, bytes: 900}}
+    sees: image
+  - id: large
+    title: Another
+    repo: user/large
+    file: b.gguf
+    projector: {{repo: a/b, file: x/b-mmproj.gguf}}
+    hears: true
+"""
+    small, large = catalog.load(written(tmp_path, text)).models.values()
+    assert small.projector == CatalogProjector("user/name", "mmproj-F16.gguf", 900)
+    assert small.sees == ("image",)
+    assert not small.hears
+    assert small.files[0].projector == small.projector, "it fits all quantisations"
+    assert large.projector == CatalogProjector("a/b", "x/b-mmproj.gguf")
+    assert large.sees == ()
+    assert large.hears
+
+
 def test_an_entry_has_the_shape_of_its_model(tmp_path: Path) -> None:
     text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
     model = catalog.load(
@@ -150,7 +173,26 @@ def test_a_file_that_has_changed_is_read_again(own: Path) -> None:
     assert catalog.load() is not before
 
 
+SEEING = f"models:{MODEL}    sees: image\n    projector: {{file: mmproj.gguf}}\n"
 DAMAGE = [
+    (SEEING.replace("sees: image", "tier: old"), "the model needs `sees` or `hears`"),
+    (SEEING.replace("sees: image", "sees: films"), "model small: sees"),
+    (
+        SEEING.replace("mmproj.gguf", "b.gguf"),
+        "model small: projector: file: 'b.gguf' is not named as a projector",
+    ),
+    (
+        SEEING.replace("mmproj.gguf", "../mmproj.gguf"),
+        "model small: projector: file: '../mmproj.gguf' is not a safe",
+    ),
+    (
+        SEEING.replace("mmproj.gguf", "mmproj.gguf, repo: https://evil/x"),
+        "model small: projector: repo: 'https://evil/x' is not a repository",
+    ),
+    (
+        SEEING.replace("mmproj.gguf", "mmproj.gguf, about: 1 GiB"),
+        "model small: projector: Object contains unknown field `about`",
+    ),
     ("[]", "it must be a table"),
     ("schema: 2", "its schema is newer"),
     ("colours: []", "unknown section 'colours'"),

@@ -10,11 +10,14 @@ from msgspec.structs import replace
 from localspec.errors import AccessDeniedError, ChecksumError, StorageError
 from localspec.models import model_lookup, pull_plan
 from localspec.models.catalog import CatalogModel
+from localspec.models.catalog_entries import CatalogProjector
+from localspec.models.gguf import reader
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import download_file
 from localspec.models.local_files import inventory
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel
+from tests.support import ghost_projectors
 from tests.support.fake_hub import API, BODY, FakeHub, Fault
 from tests.support.zoo import Zoo
 
@@ -167,3 +170,100 @@ def test_the_bytes_of_a_partial_file_are_not_missing(
     plan = pull_plan.build(HubClient(hub.url), [make_request()])
 
     assert plan.missing_bytes == plan.size - 1000
+
+
+# --- projectors
+
+PROJECTOR = "mmproj-F16.gguf"
+ELSEWHERE = "else/Projectors-GGUF"
+
+
+@pytest.fixture
+def projector(zoo: Zoo, tmp_path: Path) -> bytes:
+    """One that fits the model of the hub."""
+    width = reader.read(zoo["target"]).n_embd
+    tower = ghost_projectors.tiny("idefics3", width)
+    return tower.write(tmp_path / "made" / PROJECTOR).read_bytes()
+
+
+def test_a_model_that_sees_comes_with_the_projector_of_its_repository(
+    hub: FakeHub, projector: bytes
+) -> None:
+    hub.add(REPO, PROJECTOR, projector)
+    client = HubClient(hub.url)
+    request = model_lookup.resolve(f"{REPO}:Q8_0")
+
+    plan = pull_plan.build(client, [request])
+
+    (model,) = plan.models
+    assert model.projector is not None
+    assert model.projector.name == PROJECTOR
+    assert model.projector.senses.sees
+    assert plan.size == plan.missing_bytes == (model.size or 0) + len(projector)
+    assert [file.job.file.path for file in model.all_files] == [FILE, PROJECTOR]
+    assert plan.has_missing_projector
+    assert plan.without_projectors().missing_bytes == model.size
+
+    for file in model.all_files:
+        download_file(client, file.job)
+    again = pull_plan.build(client, [request])
+    assert again.missing_bytes == 0
+    assert again.models[0].projector is not None
+    assert not again.has_missing_projector
+
+
+def test_nobody_has_to_take_a_projector(hub: FakeHub, projector: bytes) -> None:
+    hub.add(REPO, PROJECTOR, projector)
+    request = model_lookup.resolve(f"{REPO}:Q8_0")
+    plan = pull_plan.build(HubClient(hub.url), [request], with_projectors=False)
+    assert plan.models[0].projector is None
+    assert plan.models[0].all_files == plan.models[0].files
+
+
+def test_the_catalogues_projector_may_be_in_another_repository(
+    hub: FakeHub, projector: bytes
+) -> None:
+    hub.add(ELSEWHERE, PROJECTOR, projector)
+    listed = CatalogProjector(ELSEWHERE, PROJECTOR)
+    request = make_request(projector=listed, sees=("image",))
+    model = plan_model(HubClient(hub.url), request)
+    assert model.projector is not None
+    assert model.projector.repo == ELSEWHERE
+    assert model.notes == ()
+
+
+def test_a_draft_has_no_projector(hub: FakeHub, projector: bytes) -> None:
+    hub.add(REPO, PROJECTOR, projector)
+    draft = model_lookup.resolve(f"{REPO}:Q4_K_M")
+    pair = ModelRequest("p", model_lookup.resolve(f"{REPO}:Q8_0").target, draft.target)
+    target, planned_draft = pull_plan.build(HubClient(hub.url), [pair]).models
+    assert target.projector is not None
+    assert planned_draft.projector is None
+
+
+def test_a_projector_of_another_width_is_not_planned(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    tower = ghost_projectors.tiny("idefics3", 48)
+    hub.add(REPO, PROJECTOR, tower.write(tmp_path / PROJECTOR).read_bytes())
+    model = plan_model(HubClient(hub.url), model_lookup.resolve(f"{REPO}:Q8_0"))
+    assert model.projector is None
+    assert model.notes == ()
+
+
+@pytest.mark.parametrize("problem", ["gone", "replaced", "no repository"])
+def test_a_projector_that_cannot_be_had_keeps_nobody_from_the_model(
+    hub: FakeHub, projector: bytes, problem: str
+) -> None:
+    listed = CatalogProjector(ELSEWHERE, PROJECTOR)
+    if problem != "no repository":
+        hub.add(ELSEWHERE, "mmproj-other.gguf", projector)
+    if problem == "replaced":
+        hub.add(ELSEWHERE, PROJECTOR, projector)
+        listed = replace(listed, sha256="0" * 64)
+    request = make_request(projector=listed, sees=("image",))
+    model = plan_model(HubClient(hub.url), request)
+    assert model.projector is None
+    (note,) = model.notes
+    assert note.startswith("without its projector, so it does not see: ")
+    assert model.header is not None

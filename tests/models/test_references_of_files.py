@@ -115,3 +115,10 @@ def test_a_file_that_is_not_the_pinned_one_is_not_listed_by_its_id(
     assert model_lookup.resolve("pinned").name == "pinned"
     assert "unsloth/Twin-GGUF:Q8_0" in listed
     assert "pinned" not in listed
+
+
+def test_a_name_means_the_model_and_not_its_projector(home: Path) -> None:
+    folder = home / "models" / "user" / "Sighted-2B-GGUF"
+    model = put(folder / "Sighted-2B-Q8_0.gguf", "1")
+    put(folder / "mmproj-Sighted-2B-F16.gguf", "2")
+    assert model_lookup.resolve("sighted-2b").target.find_path() == model

@@ -139,3 +139,9 @@ def with_card(name: str, gib: int | None = None, n: int = 1) -> MachineProfile:
         assert one.total is not None
         ram = gib * _GIB - one.total  # What the GPU may not use.
     return machine(*devices, cpu=replace(CPU, free=ram, total=ram))
+
+
+def with_free(machine: MachineProfile, free: int) -> MachineProfile:
+    """With so many bytes free on its first card."""
+    first, *others = machine.devices
+    return replace(machine, devices=(replace(first, free=free), *others))

@@ -22,6 +22,7 @@ from localspec.models.gguf.parser import (
     Value,
 )
 from localspec.models.gguf.tokenizer import TRIMMED_KEY
+from localspec.sanitize import sanitize
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -177,7 +178,8 @@ def check_generates_text(
             f"{name} is an adapter (LoRA), not a model.", "Use the model itself."
         )
     if architecture in architectures.IMAGE_PARTS:
-        hint = "Use the main file of the model."
+        shown = sanitize(name, multiline=False)
+        hint = f"Use the main file of the model, and with it: --image-model {shown}"
         raise ModelFileError(f"{name} is the image part of a model (mmproj).", hint)
     hint = "Use a model that generates text."
     for names, description in (

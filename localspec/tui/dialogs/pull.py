@@ -19,6 +19,7 @@ from localspec.errors import IncompatiblePairError, LocalspecError
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import CatalogPair
 from localspec.report import memory, pair_text
+from localspec.report.model_details import describe_senses
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from localspec.fit.plan import Plan
     from localspec.models.hub.cancellation import CancelToken
     from localspec.models.model_lookup import ModelRequest
-    from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlan
+    from localspec.models.pull_plan import (
+        PlannedModel,
+        PlannedPair,
+        PlannedProjector,
+        PullPlan,
+    )
 
 
 class PullScreen(ModalScreen[bool]):
@@ -37,6 +43,7 @@ class PullScreen(ModalScreen[bool]):
 
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "download", "Download"),
+        Binding("i", "toggle_images", "Images"),
         Binding("escape,q", "leave", "Back"),
     ]
 
@@ -64,6 +71,8 @@ class PullScreen(ModalScreen[bool]):
         self._start_at_once = start_at_once
         self._downloads = downloads
         self._plan: PullPlan | None = None
+        self._estimated: Plan | None = None
+        self._leaves_projectors = False  # Whether the projectors are not downloaded.
         self._stop: CancelToken | None = None
 
     def compose(self) -> ComposeResult:
@@ -99,7 +108,12 @@ class PullScreen(ModalScreen[bool]):
     def _estimate(self, request: ModelRequest, plan: PullPlan) -> Plan | None:
         """Memory and speed by the headers of the files; None if one could not be read."""
         from localspec import launch  # noqa: PLC0415
-        from localspec.fit import pair_shapes, suggestions  # noqa: PLC0415
+        from localspec.fit import (  # noqa: PLC0415
+            pair_shapes,
+            projector_shape,
+            suggestions,
+        )
+        from localspec.fit.plan import place_projector  # noqa: PLC0415
 
         profile = self._machine_profile
         target, *drafts = [model.header for model in plan.models]
@@ -110,8 +124,13 @@ class PullScreen(ModalScreen[bool]):
             if request.pair is not None and not drafts and not request.is_lookup_pair:
                 shapes = shapes.add_own_head()
             criteria = launch.saved_criteria()
-            return suggestions.plan_shapes(shapes, profile, criteria)
-        except (LocalspecError, ValueError):
+            estimate = suggestions.plan_shapes(shapes, profile, criteria)
+            projector = plan.models[0].projector
+            if projector is None or projector.header is None:
+                return estimate
+            shape = projector_shape.from_header(projector.header)
+            return place_projector(estimate, shape)
+        except (LocalspecError, ArithmeticError, ValueError):
             return None
 
     @on(WaitRequested)
@@ -129,11 +148,33 @@ class PullScreen(ModalScreen[bool]):
             self._show_lines([*lines, *_error_lines(error)])
             return
         self._plan = plan
+        self._estimated = estimate
         self._show_lines(lines)
-        verb = "download" if plan.missing_bytes else "verify"
-        self.query_one(".hint", Static).update(f"enter {verb}   esc back")
+        self._show_hint(plan)
         if self._start_at_once and not _has_warnings(plan):
             self._add_files(verify=False)
+
+    def _show_hint(self, plan: PullPlan) -> None:
+        """The keys; `i` where a projector would be downloaded."""
+        verb = "download" if plan.missing_bytes else "verify"
+        images = ""
+        if plan.has_missing_projector:
+            images = "i with images   " if self._leaves_projectors else "i no images   "
+        self.query_one(".hint", Static).update(f"enter {verb}   {images}esc back")
+
+    def action_toggle_images(self) -> None:
+        """Leave the projectors out of the download, or take them along again."""
+        plan = self._plan
+        if plan is None or not plan.has_missing_projector:
+            return
+        self._leaves_projectors = not self._leaves_projectors
+        shown = plan
+        estimated = self._estimated
+        if self._leaves_projectors:
+            shown = plan.without_projectors()
+            estimated = estimated.without_projector() if estimated else None
+        self._show_lines(_plan_lines(shown, estimated))
+        self._show_hint(plan)
 
     def _show_lines(self, lines: Iterable[Content]) -> None:
         self.query_one("#plan", Static).update(Content("\n").join(lines))
@@ -145,9 +186,12 @@ class PullScreen(ModalScreen[bool]):
 
     def _add_files(self, *, verify: bool) -> None:
         assert self._plan is not None
+        plan = self._plan
+        if self._leaves_projectors:
+            plan = plan.without_projectors()
         jobs = []
-        for model in self._plan.models:
-            for file in model.files:
+        for model in plan.models:
+            for file in model.all_files:
                 if file.path is None or (verify and file.origin == "hub"):
                     jobs.append(file.job)
         self._downloads.add(jobs)
@@ -212,16 +256,26 @@ def _estimate_line(estimate: Plan) -> Content:
 def _model_lines(model: PlannedModel) -> Iterator[Content]:
     name = one_line(model.resolved.title)
     size = gb(model.size) if model.size else "size unknown"
-    status = "✓ downloaded" if not model.missing_bytes else size
+    status = "✓ downloaded" if not model.own_missing_bytes else size
     licence = one_line(model.licence or pair_text.UNKNOWN_LICENCE)
     yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
     location = f"{model.repo} · {model.file}" if model.repo else model.file
     yield Content.styled(f"  {one_line(location)}", "$muted")
+    if model.projector is not None:
+        yield _projector_line(model.projector)
     notes = list(model.notes)
     if model.gated:
         notes.append("gated: accept the terms on the model's page first")
     for note in notes:
         yield Content.styled(f"  {one_line(note)}", "$warning")
+
+
+def _projector_line(projector: PlannedProjector) -> Content:
+    """Such as `  sees images: mmproj-F16.gguf  0.92 GB`."""
+    state = "✓ downloaded" if projector.path is not None else gb(projector.size)
+    senses = describe_senses(projector.senses)
+    file = one_line(projector.name)
+    return Content.assemble(f"  {senses}  {state}  ", (file, "$muted"))
 
 
 def _match_lines(match: PlannedPair) -> Iterator[Content]:

@@ -8,13 +8,15 @@ from msgspec import Struct
 from textual.content import Content
 
 from localspec import draft_kinds
+from localspec.fit import projector_shape
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import DeviceFit, FitVerdict, Plan
+from localspec.fit.plan import DeviceFit, FitVerdict, Plan, place_projector
 from localspec.fit.shape import ModelShape
 from localspec.machine import published
-from localspec.models import model_names, pair_compatibility
-from localspec.models.catalog import CatalogPair
+from localspec.models import model_names, pair_compatibility, projectors
+from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
+from localspec.report import fit as fit_report
 from localspec.report import memory, pair_text
 from localspec.report.compatibility import describe_compatibility
 from localspec.report.lines import plain_text
@@ -142,7 +144,7 @@ def _title_facts(page: DetailsPage) -> Iterator[str]:
     if page.is_downloaded:
         yield "installed"
         return
-    yield f"{gb(page.candidate.total_bytes)} to download"
+    yield f"{gb(page.candidate.download_bytes)} to download"
     if page.free_disk is not None:
         yield f"{gb(page.free_disk)} free on disk"
 
@@ -164,12 +166,24 @@ def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Conten
         ):
             yield to_content(line)
     yield from _verdict_lines(page, plan, width)
+    yield from _projector_lines(page.candidate.pair.target, plan, width)
     if height >= _HOST_MEMORY_HEIGHT and plan.host not in devices and plan.host.total:
         needed = memory.format_need(plan.host, plan.host.total)
         text = f"plus {needed} of this computer's memory"
         if plan.host.device.free:
             text += f", {gib(plan.host.device.free)} free"
         yield Content.styled(text, "$muted")
+
+
+def _projector_lines(target: CatalogModel, plan: Plan, width: int) -> Iterator[Content]:
+    """What the target sees, and what that takes beside the bars; one line."""
+    senses = projectors.listed_senses(target)
+    listed = target.projector
+    if listed is not None and listed.bytes is not None:
+        plan = place_projector(plan, projector_shape.from_size(listed.bytes))
+    text = fit_report.describe_projector(plan, senses)
+    if text:
+        yield Content.styled(text, "$muted").truncate(width, ellipsis=True)
 
 
 def _devices_with_bars(plan: Plan) -> list[DeviceFit]:

@@ -52,6 +52,14 @@ class Candidate(Struct, frozen=True):
     bytes_to_free: int = 0  # What other programs hold now of the memory that it needs.
 
     @property
+    def download_bytes(self) -> int:
+        """What `pull` takes: the target's projector too, if its size is known."""
+        projector = self.pair.target.projector
+        if projector is None or projector.bytes is None:
+            return self.total_bytes
+        return self.total_bytes + projector.bytes
+
+    @property
     def rate(self) -> float | None:
         """Tokens per second with its draft: the middle of the estimate."""
         if self.plan is None or not self.plan.verdict.can_load:
@@ -309,7 +317,7 @@ def candidate_line(candidate: Candidate, *, is_downloaded: bool, width: int) -> 
         return Content.assemble(
             name, (fit_to_width(problem, room).rstrip(), "$warning")
         )
-    size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
+    size = "✓ installed" if is_downloaded else gb(candidate.download_bytes)
     line = Content.assemble(
         name,
         *_memory_cells(candidate),
@@ -340,7 +348,10 @@ def _row_reason(candidate: Candidate) -> tuple[str, str]:
     """With its style."""
     if candidate.bytes_to_free:
         return CLOSE_PROGRAMS, "$warning"
-    return candidate.group_reason, "$muted"
+    reason = candidate.group_reason
+    if candidate.pair.target.sees:
+        reason = f"sees · {reason}" if reason else "sees"
+    return reason, "$muted"
 
 
 def _memory_cells(candidate: Candidate) -> Iterator[tuple[str, str]]:

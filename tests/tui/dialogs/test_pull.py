@@ -8,11 +8,12 @@ import pytest
 from textual.pilot import Pilot
 
 from localspec import paths
+from localspec.models.gguf import reader
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import hub_cache
 from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
-from tests.support import scenes
+from tests.support import ghost_projectors, scenes
 from tests.support.app_driver import AppDriver
 from tests.support.fake_hub import FakeHub
 from tests.support.scenes import settled, surveyed
@@ -75,3 +76,39 @@ async def test_the_dialog_says_what_it_needs_and_how_fast_it_will_be(
             shown = AppDriver(pilot)
             await shown.sees("Download qwen3-8b+qwen3-0.6b", " of 12 GB · ≈ ", " tok/s")
             await shown.press("escape")
+
+
+async def test_the_dialog_takes_or_leaves_what_a_model_sees_with(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shelf.yaml").write_text(SHELF)
+    monkeypatch.setattr(paths, "catalog_file", lambda: tmp_path / "shelf.yaml")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    width = reader.read(zoo["target"]).n_embd
+    tower = ghost_projectors.tiny("idefics3", width)
+    projector = tower.write(tmp_path / "mmproj-F16.gguf").read_bytes()
+    with FakeHub() as hub:
+        hub.add("a/A-GGUF", "A.gguf", zoo["target"].read_bytes())
+        hub.add("a/A-GGUF", "mmproj-F16.gguf", projector)
+        hub.add("a/B-GGUF", "B.gguf", zoo["cousin"].read_bytes())
+        downloads = DownloadManager(HubClient(hub.url, token=False))
+        added: list[str] = []
+        monkeypatch.setattr(
+            downloads, "add", lambda jobs: added.extend(job.file.path for job in jobs)
+        )
+        for keys, expected in (("i", False), ("ii", True)):
+            dialog = PullScreen("qwen3-8b+qwen3-0.6b", downloads, PLACE)
+            app = scenes.home(downloads=downloads)
+            async with app.run_test(size=(80, 24)) as pilot:
+                await surveyed(pilot)
+                app.push_screen(dialog)
+                shown = AppDriver(pilot)
+                await shown.sees("sees images", "mmproj-F16.gguf", "i no images")
+                for key in keys:
+                    await shown.press(key)
+                await shown.sees("i no images" if expected else "i with images")
+                await shown.press("enter")
+                await shown.wait(lambda: bool(added))
+            assert ("mmproj-F16.gguf" in added) == expected
+            assert "A.gguf" in added
+            added.clear()

@@ -1,0 +1,157 @@
+"""What a projector (mmproj) takes: its weights, and the buffer of its largest picture.
+
+llama.cpp counts both without loading a file (`mtmd_get_memory_usage`), but for the small
+picture that it warms up with, and the buffer grows with the first larger one. So it
+follows from a rule, which the tests compare with llama.cpp's count:
+
+    The buffer holds, for each patch of the picture, one layer's feed-forward part and
+    three copies of the patch: patches × (n_ff + 3 × n_embd) × 4 bytes. With a gate, the
+    part is there three times, beside four copies: 3 × n_ff + 4 × n_embd.
+
+Example: the tower of Gemma 3 has 4,304 + 3 × 1,152 = 7,760 floats a patch, and 64 × 64
+patches: 4,096 × 7,760 × 4 bytes = 121 MiB.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec import Struct
+
+from localspec.errors import LocalspecError
+from localspec.models import projectors
+from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
+from localspec.models.model_lookup import ResolvedModel
+from localspec.models.projector_kinds import (
+    ROWS_ON_CPU,
+    ROWS_ON_GPU,
+    find_kind,
+)
+
+_FLOAT = 4
+_PHOTO_PIXELS = 12_000_000  # Of a telephone's photograph.
+_BYTES_PER_PIXEL = 6  # While it is decoded: the decoder's copy, and the picture.
+_AUDIO_POSITIONS = 1500  # Of 30 seconds, the piece that an audio tower computes.
+_UNREAD_COMPUTE_SHARE = 0.14
+_UNREAD_COMPUTE_SHARE_GPU = 0.56
+"""The buffer of a projector of which only the size is known, by its weights.
+
+Those of Qwen3.5 9B's: 121 and 485 MiB beside 876, for 1,024 and 4,096 rows.
+"""
+
+
+class ProjectorShape(Struct, frozen=True):
+    """The numbers of a projector that its memory depends on."""
+
+    weights: int
+    n_embd: int = 0  # 0: only the size of the file is known.
+    patch_width: int = 0  # Floats of a patch while a layer computes it.
+    patches: int = 0
+    """Of every picture, or of a tile; 0 if they grow with the picture."""
+    patches_per_row: int = 1
+    most_rows: int = 0  # Of the largest picture; 0 if all are of one size.
+    is_in_one_pass: bool = False
+    row_width: int = 0  # Floats of a row, as the model reads it.
+    audio_positions: int = 0
+    audio_width: int = 0  # Floats of a position, as those of a patch.
+
+    @property
+    def is_coarse(self) -> bool:
+        """Only the size of its file is known: every text says "about"."""
+        return not self.n_embd
+
+    def rows(self, *, on_gpu: bool, n_batch: int, limit: int | None = None) -> int:
+        """The most rows that a picture becomes.
+
+        `n_batch`: the widest pass of the model; `limit`: the user's.
+        """
+        if not self.most_rows:
+            return self.patches // self.patches_per_row
+        if limit is None:
+            limit = ROWS_ON_GPU if on_gpu else ROWS_ON_CPU
+        rows = min(limit, self.most_rows)
+        return min(rows, n_batch) if self.is_in_one_pass else rows
+
+    def compute_bytes(self, rows: int, *, on_gpu: bool) -> int:
+        """The buffer of a picture of so many rows."""
+        if self.is_coarse:
+            share = _UNREAD_COMPUTE_SHARE_GPU if on_gpu else _UNREAD_COMPUTE_SHARE
+            return int(self.weights * share)
+        patches = self.patches or rows * self.patches_per_row
+        width = self.patch_width
+        audio = self.audio_positions * self.audio_width
+        return _FLOAT * (patches * width + audio)
+
+    def decoding_bytes(self, rows: int) -> int:
+        """In RAM, while a photograph is decoded and its rows wait for the model."""
+        return _PHOTO_PIXELS * _BYTES_PER_PIXEL + rows * self.row_width * _FLOAT
+
+
+def from_size(n_bytes: int) -> ProjectorShape:
+    """Of a projector that is not here, of which the catalogue knows the size."""
+    return ProjectorShape(n_bytes)
+
+
+def from_header(projector: Header) -> ProjectorShape:
+    """Raises ArithmeticError or ValueError if the numbers are inconsistent."""
+    kind = find_kind(projector)
+    n_embd = _number(projector, "vision.embedding_length")
+    n_ff = _number(projector, "vision.feed_forward_length")
+    audio_embd = _number(projector, "audio.embedding_length")
+    audio_width = 0
+    if audio_embd:
+        audio_ff = _number(projector, "audio.feed_forward_length")
+        audio_width = audio_ff + 3 * audio_embd
+    patch = _number(projector, "vision.patch_size")
+    merge = kind.merge
+    for key in ("vision.spatial_merge_size", "vision.projector.scale_factor"):
+        merge = _number(projector, key) or merge
+    if kind.is_merged_first:
+        patch *= merge
+        merge = 1
+        # Without layers, the widest are the pixels of the patch and their copy.
+        n_embd = max(n_embd, patch * patch)
+    patch_width = n_ff + 3 * n_embd
+    if projector.has_tensor("v.blk.0.ffn_gate.weight"):
+        patch_width = 3 * n_ff + 4 * n_embd
+    patches = 0
+    if not kind.most_rows and patch:
+        patches = (_number(projector, "vision.image_size") // patch) ** 2
+    return ProjectorShape(
+        weights=projector.weight_bytes,
+        n_embd=n_embd or audio_embd,
+        patch_width=patch_width,
+        patches=patches,
+        patches_per_row=merge * merge,
+        most_rows=kind.most_rows,
+        is_in_one_pass=kind.is_in_one_pass,
+        row_width=_number(projector, "vision.projection_dim"),
+        audio_positions=_AUDIO_POSITIONS if audio_embd else 0,
+        audio_width=audio_width,
+    )
+
+
+def _number(projector: Header, key: str) -> int:
+    """0 if the file does not say it."""
+    value = projector.keys.get(f"clip.{key}")
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return value
+
+
+def find_shape(model: ResolvedModel) -> ProjectorShape | None:
+    """Of the projector that is here, else of the catalogue's.
+
+    None for a model without one, and if its size is not known.
+    """
+    path = model.find_path()
+    projector = projectors.find_projector(path) if path is not None else None
+    if projector is not None:
+        with suppress(LocalspecError, ArithmeticError, ValueError):
+            return from_header(reader.read(projector))
+    entry = model.catalog_model
+    listed = entry.projector if entry is not None else None
+    if listed is None or listed.bytes is None:
+        return None
+    return from_size(listed.bytes)

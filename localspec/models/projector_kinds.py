@@ -1,0 +1,64 @@
+"""The kinds of projectors (mmproj): what each is made for, and the rows of a picture.
+
+The names and the limits are those of llama.cpp (tools/mtmd/clip.cpp, `load_hparams`).
+A kind that is not in the table is judged by its file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from localspec.models.gguf.header import Header
+from localspec.models.projector_check import projector_kind
+
+ROWS_ON_CPU = 1024
+ROWS_ON_GPU = 4096
+"""The most rows that a picture becomes, unless the user says another number.
+
+They count for kinds whose rows grow with the picture. The work grows faster than the
+rows: 4,096 take a CPU minutes.
+"""
+
+
+class ProjectorKind(Struct, frozen=True):
+    """What all projectors of a kind have in common."""
+
+    architectures: tuple[str, ...] = ()
+    """How the architectures of its models begin; empty: those of any."""
+    merge: int = 1
+    """Patches on each side that become one row, unless the file says it."""
+    most_rows: int = 0
+    """Of the largest picture; 0: every picture, or tile of one, is of one size."""
+    is_in_one_pass: bool = False
+    """Whether a picture must fit into one batch, as its rows see each other."""
+    is_merged_first: bool = False
+    """Whether the patches are merged before anything is computed: a row is a patch."""
+
+
+KINDS: Mapping[str, ProjectorKind] = {
+    "gemma3": ProjectorKind(("gemma3",), merge=4),
+    "gemma4v": ProjectorKind(("gemma4",), merge=3, most_rows=1120, is_in_one_pass=True),
+    "gemma4uv": ProjectorKind(
+        ("gemma4",),
+        merge=3,
+        most_rows=1120,
+        is_in_one_pass=True,
+        is_merged_first=True,
+    ),
+    "glm4v": ProjectorKind(("glm4",), merge=2, most_rows=4096),
+    "idefics3": ProjectorKind(("llama",)),
+    "lfm2": ProjectorKind(("lfm2",), most_rows=256),
+    "muse-glimmer": ProjectorKind(("muse-glimmer",), merge=2, most_rows=4096),
+    "pixtral": ProjectorKind(("llama", "mistral"), most_rows=1024),
+    "qwen2vl_merger": ProjectorKind(("qwen2",), merge=2, most_rows=4096),
+    "qwen2.5vl_merger": ProjectorKind(("qwen2",), merge=2, most_rows=4096),
+    "qwen3vl_merger": ProjectorKind(("qwen3", "qwen4"), merge=2, most_rows=4096),
+}
+_ORDINARY = ProjectorKind()
+
+
+def find_kind(projector: Header) -> ProjectorKind:
+    """The row of a projector's kind; of an unknown one what most have."""
+    return KINDS.get(projector_kind(projector), _ORDINARY)

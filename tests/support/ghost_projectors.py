@@ -1,0 +1,268 @@
+"""Projectors (mmproj) as headers alone: the towers of published models, and tiny ones.
+
+A ghost has the header of a whole file and a hole in place of its weights, so that a
+tower of a gigabyte takes no space on the disk.  Names and order of the tensors are those
+of llama.cpp's conversion (tools/mtmd/clip-impl.h).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.parser import GGML_TYPES, TensorInfo, Value, align
+from localspec.models.gguf.writer import pack_entry, serialize
+
+_TYPE_IDS = {type_.name: number for number, type_ in GGML_TYPES.items()}
+_ALIGNMENT = 32
+Shape = tuple[int, ...]
+"""Row length first."""
+
+
+@dataclass
+class Tower:
+    """A vision tower: its kind, its numbers, and what differs from most towers."""
+
+    kind: str
+    n_text: int
+    n_embd: int = 32
+    n_layer: int = 1
+    n_ff: int = 64
+    n_head: int = 2
+    image: int = 64
+    patch: int = 16
+    is_fused: bool = False
+    is_gated: bool = False
+    has_bias: bool = True
+    layer_norms: tuple[tuple[str, int], ...] = ()
+    """More norms of a layer, with their widths."""
+    rest: dict[str, Shape] = field(default_factory=dict)
+    """Tensors outside the layers."""
+    keys: dict[str, Value] = field(default_factory=dict)
+    """More keys, below `clip.vision.`."""
+    hears: bool = False
+
+    def write(self, path: Path, type_: str = "F16") -> Path:
+        """The file: a header and a hole. `type_`: of its matrices."""
+        tensors = list(self._place_tensors(type_))
+        last = tensors[-1]
+        n_bytes = align(last.offset + last.n_bytes, _ALIGNMENT)
+        entries = [pack_entry(key, value) for key, value in self._all_keys().items()]
+        header = serialize(entries, tensors, _ALIGNMENT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(header)
+        os.truncate(path, len(header) + n_bytes)
+        return path
+
+    def _all_keys(self) -> dict[str, Value]:
+        vision: dict[str, Value] = {
+            "image_size": self.image,
+            "patch_size": self.patch,
+            "embedding_length": self.n_embd,
+            "feed_forward_length": self.n_ff,
+            "block_count": self.n_layer,
+            "projection_dim": self.n_text,
+            "attention.head_count": self.n_head,
+            "attention.layer_norm_epsilon": 1e-6,
+            "image_mean": (0.5, 0.5, 0.5),
+            "image_std": (0.5, 0.5, 0.5),
+        }
+        keys: dict[str, Value] = {
+            "general.architecture": "clip",
+            "general.type": "mmproj",
+            "clip.has_vision_encoder": True,
+            "clip.has_audio_encoder": self.hears,
+            "clip.projector_type": self.kind,
+            "clip.use_gelu": True,
+        }
+        for key, value in (vision | self.keys).items():
+            keys[f"clip.vision.{key}"] = value
+        return keys
+
+    def _place_tensors(self, type_: str) -> Iterator[TensorInfo]:
+        offset = 0
+        for name, shape in self._shapes():
+            is_matrix = len(shape) > 1 and "position" not in name
+            type_name = type_ if is_matrix else "F32"
+            if len(shape) == 4 and "Q" in type_:
+                type_name = "F16"  # Convolutions are not quantised.
+            row = GGML_TYPES[_TYPE_IDS[type_name]].row_bytes(shape[0])
+            n_bytes = row * math.prod(shape[1:])
+            yield TensorInfo(
+                name, shape, _TYPE_IDS[type_name], offset=offset, n_bytes=n_bytes
+            )
+            offset += align(n_bytes, _ALIGNMENT)
+
+    def _shapes(self) -> Iterator[tuple[str, Shape]]:
+        n = self.n_embd
+        if self.n_layer:
+            yield "v.patch_embd.weight", (self.patch, self.patch, 3, n)
+        matrices: list[tuple[str, Shape]] = []
+        if self.is_fused:
+            matrices.append(("attn_qkv", (n, 3 * n)))
+        else:
+            matrices += [(f"attn_{part}", (n, n)) for part in "qkv"]
+        matrices += [("attn_out", (n, n)), ("ffn_up", (n, self.n_ff))]
+        matrices.append(("ffn_down", (self.n_ff, n)))
+        if self.is_gated:
+            matrices.append(("ffn_gate", (n, self.n_ff)))
+        norms = [("ln1", n), ("ln2", n), *self.layer_norms]
+        for il in range(self.n_layer):
+            for name, shape in matrices:
+                yield f"v.blk.{il}.{name}.weight", shape
+                if self.has_bias:
+                    yield f"v.blk.{il}.{name}.bias", (shape[1],)
+            for name, width in norms:
+                yield f"v.blk.{il}.{name}.weight", (width,)
+                if self.has_bias:
+                    yield f"v.blk.{il}.{name}.bias", (width,)
+        yield from self.rest.items()
+
+
+def gemma3() -> Tower:
+    """Of Gemma 3 4B: 64 × 64 patches, whatever the picture is."""
+    return Tower(
+        "gemma3",
+        2560,
+        n_embd=1152,
+        n_layer=27,
+        n_ff=4304,
+        n_head=16,
+        image=896,
+        patch=14,
+        rest={
+            "v.position_embd.weight": (1152, 4096),
+            "v.post_ln.weight": (1152,),
+            "v.post_ln.bias": (1152,),
+            "mm.soft_emb_norm.weight": (1152,),
+            "mm.input_projection.weight": (2560, 1152),
+        },
+        keys={"projector.scale_factor": 4},
+    )
+
+
+def qwen35(n_text: int = 4096) -> Tower:
+    """Of Qwen3.5 9B; its rows grow with the picture."""
+    return Tower(
+        "qwen3vl_merger",
+        n_text,
+        n_embd=1152,
+        n_layer=27,
+        n_ff=4304,
+        n_head=16,
+        image=768,
+        is_fused=True,
+        rest={
+            "v.patch_embd.weight.1": (16, 16, 3, 1152),
+            "v.patch_embd.bias": (1152,),
+            "v.position_embd.weight": (1152, 2304),
+            "v.post_ln.weight": (1152,),
+            "v.post_ln.bias": (1152,),
+            "mm.0.weight": (4608, 4608),
+            "mm.0.bias": (4608,),
+            "mm.2.weight": (4608, n_text),
+            "mm.2.bias": (n_text,),
+        },
+        keys={"spatial_merge_size": 2},
+    )
+
+
+def smolvlm() -> Tower:
+    """Of SmolVLM 256M: a picture is tiles of 32 × 32 patches."""
+    return Tower(
+        "idefics3",
+        576,
+        n_embd=768,
+        n_layer=12,
+        n_ff=3072,
+        n_head=12,
+        image=512,
+        rest={
+            "v.position_embd.weight": (768, 1024),
+            "v.post_ln.weight": (768,),
+            "v.post_ln.bias": (768,),
+            "mm.model.fc.weight": (768 * 16, 576),
+        },
+        keys={"projector.scale_factor": 4, "preproc_image_size": 512},
+    )
+
+
+def gemma4() -> Tower:
+    """As of Gemma 4: no biases, norms of heads, a gate."""
+    return Tower(
+        "gemma4v",
+        2816,
+        n_embd=1152,
+        n_layer=27,
+        n_ff=4304,
+        n_head=16,
+        image=768,
+        has_bias=False,
+        is_gated=True,
+        layer_norms=(
+            ("attn_q_norm", 72),
+            ("attn_k_norm", 72),
+            ("attn_post_norm", 1152),
+            ("ffn_post_norm", 1152),
+        ),
+        rest={
+            "v.position_embd.weight": (1152, 10240, 2),
+            "mm.input_projection.weight": (1152, 2816),
+        },
+        keys={"projector.scale_factor": 3},
+    )
+
+
+def pixtral() -> Tower:
+    """As of Ministral 3 and Devstral Small 2."""
+    return Tower(
+        "pixtral",
+        4096,
+        n_embd=1024,
+        n_layer=24,
+        n_ff=4096,
+        n_head=16,
+        image=1540,
+        patch=14,
+        has_bias=False,
+        is_gated=True,
+        rest={
+            "v.pre_ln.weight": (1024,),
+            "mm.1.weight": (1024, 4096),
+            "mm.2.weight": (4096, 4096),
+            "v.token_embd.img_break": (4096,),
+            "mm.input_norm.weight": (1024,),
+            "mm.patch_merger.weight": (4096, 1024),
+        },
+        keys={"spatial_merge_size": 2},
+    )
+
+
+TOWERS = {
+    "gemma3": gemma3,
+    "qwen35": qwen35,
+    "smolvlm": smolvlm,
+    "gemma4": gemma4,
+    "pixtral": pixtral,
+}
+"""Towers of true size, by name."""
+
+
+def tiny(kind: str = "gemma3", n_text: int = 64, *, hears: bool = False) -> Tower:
+    """A projector of some kilobytes; llama.cpp is not asked about it."""
+    return Tower(
+        kind,
+        n_text,
+        patch=4,
+        rest={"mm.input_projection.weight": (n_text, 32)},
+        hears=hears,
+    )
+
+
+def read_header(tower: Tower, folder: Path, type_: str = "F16") -> Header:
+    return reader.read(tower.write(folder / f"mmproj-{tower.kind}.gguf", type_))
