@@ -11,6 +11,7 @@ import pytest
 from localspec.machine import device_detection, llama_params
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.temporary_files import TemporaryFolder
+from tests.support.vision_models import VisionModels
 from tests.support.zoo import Zoo
 
 hypothesis.settings.register_profile(
@@ -147,3 +148,8 @@ def quiet_computer(
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     return Zoo(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="session")
+def vision_models(tmp_path_factory: pytest.TempPathFactory) -> VisionModels:
+    return VisionModels(tmp_path_factory.mktemp("vision"))

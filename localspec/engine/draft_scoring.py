@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from localspec.protocol.wire import DRAFT_MAX, MODEL_DRAFT_MAX, DraftScore
 from localspec.spec.drafters.lookup import LookupDrafter
+from localspec.spec.picture_ids import without_pictures
 from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
 from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import Drafter, HiddenStateListener, Logits
@@ -45,6 +46,11 @@ class ScoredAnswer(Struct, frozen=True):
     @property
     def prompt(self) -> list[int]:
         return self.prepared.prompt
+
+    @property
+    def prompt_text(self) -> list[int]:
+        """What a draft model or head reads of the prompt."""
+        return without_pictures(self.prepared.prompt)
 
     def draw(self, row: Logits, recent: Sequence[int], index: int) -> int:
         """The draft token at position `index` of the answer."""
@@ -72,7 +78,7 @@ def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
 
     Where its context is full, it drafts nothing more.
     """
-    prompt = answer.prompt
+    prompt = answer.prompt_text
     start = len(prompt)
     text = [*prompt, *answer.tokens]
     n_recent = answer.prepared.sampling.history_length
@@ -96,7 +102,7 @@ def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
 
     At each place it drafts until a token differs.
     """
-    tokens = answer.prompt
+    tokens = answer.prompt_text
     accepted: list[int] = []
     for i, token in enumerate(answer.tokens):
         expected = answer.tokens[i : i + MODEL_DRAFT_MAX]
@@ -140,9 +146,9 @@ def score_head(
     text = [*prompt, *answer.tokens]
     first = len(prompt) - 1  # The place of the first token whose state is of use.
     end = len(text) - 2  # The end of these places.
-    for at in range(0, first, target.n_batch):
-        target.decode(text[at : min(at + target.n_batch, first)], 0)
-    tokens = list(prompt)  # What the head drafts after.
+    for _ in PrefixCache(target).prefill_until(text[: first + 1], 1, lambda: False):
+        pass
+    tokens = answer.prompt_text  # What the head drafts after.
     accepted = [0]
     step = min(READ_WIDTH, target.n_batch)
     for at in range(first, end, step):
@@ -150,7 +156,8 @@ def score_head(
         for i, state in enumerate(target.read_hidden_states(part)):
             listener.on_decode(part[i : i + 1], state[np.newaxis])
             tokens.append(text[at + i + 1])
-            expected = text[len(tokens) : len(tokens) + MODEL_DRAFT_MAX]
+            next_place = at + i + 2
+            expected = text[next_place : next_place + MODEL_DRAFT_MAX]
             accepted.append(_count_equal(drafter, tokens, expected))
     target.truncate(0)
     return _to_score(accepted)

@@ -29,6 +29,8 @@ from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.lookup import LookupDrafter
+from localspec.spec.drafters.text_only import TextOnlyDrafter, leave_out_pictures
+from localspec.spec.picture_ids import has_pictures, without_pictures
 from localspec.spec.prefix_cache import BranchCache
 from localspec.spec.prepared_answer import DraftRequest, PreparedAnswer
 from localspec.spec.protocols import Drafter
@@ -143,6 +145,12 @@ class DrafterFactory:
         self._lookup.begin_answer(inputs.prediction, answer.drafting.owner)
         overlapped = self._make_overlapped(answer, inputs, draft)
         source = overlapped or self._make_source(name, draft, inputs)
+        text_only = None
+        reads_pictures = source is None or source is self._lookup
+        if not reads_pictures and has_pictures(answer.prompt):
+            assert source is not None
+            text_only = TextOnlyDrafter(source)
+            source = text_only
         runner = None
         if isinstance(inputs.head_runner, HeadRunner):
             runner = inputs.head_runner
@@ -171,6 +179,9 @@ class DrafterFactory:
             drafting = Drafting(source, max_length, plan)
         if overlapped is not None:
             drafting = overlapped.join(drafting)
+            if text_only is not None:
+                overlap = text_only.leave_out_pictures_of(drafting.overlap)
+                drafting = replace(drafting, overlap=overlap)
         return drafting
 
     def _make_overlapped(
@@ -241,7 +252,7 @@ class DrafterFactory:
         controller.max_tokens_left = answer.max_tokens
         controller.max_drafted = self._pair.max_model_draft
         if runner is not None:
-            n_new = runner.count_new(prompt)
+            n_new = runner.count_new(without_pictures(prompt))
             runner.reads_along = controller.pays_to_read(n_new)
             controller.max_unread = runner.max_pending
         return controller
@@ -263,6 +274,8 @@ class DrafterFactory:
             prediction=answer.drafting.prediction,
             keep_logits=answer.n_alternatives is not None,
         )
+        if has_pictures(answer.prompt):
+            inputs = leave_out_pictures(inputs, answer.prompt)
         if draft is None:
             return inputs
         return replace(
@@ -280,7 +293,9 @@ class DrafterFactory:
         """
         if self._cache is None:
             return 0
-        draft_prompt = prompt if inputs.draft_prompt is None else inputs.draft_prompt
+        draft_prompt = inputs.draft_prompt
+        if draft_prompt is None:
+            draft_prompt = without_pictures(prompt)
         unread = len(draft_prompt) - self._cache.count_shared(draft_prompt)
         return max(0, len(prompt) - unread)
 

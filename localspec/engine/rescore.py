@@ -18,6 +18,7 @@ from localspec.llama.context import LlamaContext
 from localspec.llama.library import C
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 from localspec.spec import heartbeat
+from localspec.spec.picture_ids import last_tokens
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.protocols import DecodeInterrupted, Draft, Logits
 from localspec.spec.sampling import compute_distribution, gumbel_noise
@@ -205,7 +206,7 @@ def _score_replayed(
 ) -> tuple[int, float, float, float]:
     """One value for each field of `ReplayResult`."""
     n_recent = sampling.history_length
-    recent = list(text[-n_recent:]) if n_recent else []
+    recent = last_tokens(text, n_recent)
     distribution = compute_distribution(row, sampling, recent)
     ids = distribution.ids
     probs = distribution.probs

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.llama.library import C
 from localspec.spec.protocols import HiddenStates
@@ -83,6 +84,18 @@ class LlamaBatch:
             self._output_flags[n - outputs : n] = 1
             self._last_outputs = (n, outputs)
         self.struct.n_tokens = n
+
+    def set_picture(
+        self, states: HiddenStates, positions: NDArray[np.int32], *, outputs: int
+    ) -> None:
+        """Make the batch rows of a picture, with positions of shape (axes, rows).
+
+        The last `outputs` rows give logits.
+        """
+        n = len(states)
+        self.set_hidden_states(states)
+        self.set_rows(n, n_past=0, outputs=outputs)
+        self._positions[: positions.size] = positions.reshape(-1)
 
     def set_tokens(self, tokens: Sequence[int]) -> None:
         n = len(tokens)

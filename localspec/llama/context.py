@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
 from localspec.llama import library
 from localspec.llama.batch import LlamaBatch
 from localspec.llama.hidden_states import HiddenStateSource
+from localspec.llama.images import ImageRows
 from localspec.llama.library import LOG, C, get_logits_address
 from localspec.llama.model import LlamaModel
 from localspec.machine import llama_params
@@ -29,6 +30,7 @@ from localspec.machine.device import HOST
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 from localspec.spec import heartbeat
+from localspec.spec.picture_ids import has_pictures, is_later_row, split_at_pictures
 from localspec.spec.protocols import (
     DecodeInterrupted,
     HiddenStateListener,
@@ -115,11 +117,16 @@ class OpenContext:
         if check is not None:
             LOG.end_stoppable_pass(is_stopped=result == _ABORTED)
         if result != 0:
-            self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
+            newest = C.llama_memory_seq_pos_max(self._memory, 0)
+            self._set_n_past(self._count_cells(newest + 1))
             if result == _ABORTED:
                 raise DecodeInterrupted
             raise library.decode_error(result)
         return waited
+
+    def _count_cells(self, end: int) -> int:
+        """How many cells of the memory are at positions before `end`."""
+        return end
 
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
@@ -173,13 +180,45 @@ class OpenContext:
         self.handle = None
 
 
+class PlacedPicture(Struct, frozen=True):
+    """A picture in a context's memory, or in part: the memory may end in it."""
+
+    start: int  # The cell of its first row.
+    rows: ImageRows
+    shift: int
+    """How much later than its cell a token behind the picture stands; mostly negative."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows.n_rows
+
+
 class LlamaContext(OpenContext):
-    """A loaded model with its context; a `LanguageModel`."""
+    """A loaded model with its context; a `LanguageModel`.
+
+    Outside of this class a place in the text is the number of cells before it. To
+    llama.cpp it is a position, which is the same without pictures. With M-RoPE all rows
+    of a picture stand at the place of its first row, and differ in column and row. In
+    the text "a", a picture of 2 rows by 3 columns, "b c", the three columns count:
+
+        cell        0   1   2   3   4   5   6   7   8
+        token       a  -2  -3  -3  -3  -3  -3   b   c
+        position    0   1   1   1   1   1   1   4   5
+
+    llama.cpp takes a cell for a position without an error, and the logits are wrong. So
+    `position` is called wherever it is told a place: in batches, cuts, copies, and for
+    the window. A picture is in memory whole or not at all, except while it is read.
+    """
 
     def __init__(self, path: Path, role: ModelRole) -> None:
         self.n_branches = role.n_branches
         self._branch_past: dict[int, int] = {}
         """How many tokens each branch holds, the shared ones included."""
+        self.pictures: Mapping[int, ImageRows] | None = None
+        """The rows of pictures that a text may have, by their id; None: it has none."""
+        self._placed: list[PlacedPicture] = []
+        """The pictures in memory, in the order of the text."""
+        self._picture_batch: LlamaBatch | None = None
         self._listener: HiddenStateListener | None = None
         self._state_source: HiddenStateSource | None = None
         self.model = LlamaModel(path, role.settings, with_mtp=role.load_mtp)
@@ -273,26 +312,167 @@ class LlamaContext(OpenContext):
             )
         if not 0 <= outputs <= min(n, self._max_outputs):
             raise EngineError(f"cannot output {outputs} rows of {n} tokens")
+        if self.pictures is not None and has_pictures(tokens):
+            return self._decode_with_pictures(tokens, outputs)
+        return self._decode_tokens(tokens, outputs)
+
+    def _decode_tokens(self, tokens: Sequence[int], outputs: int) -> Logits:
+        n = len(tokens)
         self._batch.set_tokens(tokens)
-        self._batch.set_rows(n, n_past=self.n_past, outputs=outputs)
+        self._batch.set_rows(n, n_past=self.position(self.n_past), outputs=outputs)
         self._last_decode_at = self.n_past
-        # The callback is called at every graph node: too slow for a round.
-        if n > _SHORT_DECODE:
-            self._stop_passes_if(self._abort_callback, None, self.is_interrupted)
-        wait = get_logits_address if outputs else None
-        try:
-            address = self._run(C.llama_decode, self._batch, wait)
-        finally:
-            if n > _SHORT_DECODE:
-                self.watch(None)
+        address = self._run_pass(self._batch, n, outputs)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
             self._listener.on_decode(tokens, self._state_source.states(n))
         return self._view_logits(address, outputs)
 
+    def _run_pass(self, batch: LlamaBatch, n: int, outputs: int) -> Any:
+        """Decode a batch of n rows; return the address of the logits."""
+        # The callback is called at every graph node: too slow for a round.
+        if n > _SHORT_DECODE:
+            self._stop_passes_if(self._abort_callback, None, self.is_interrupted)
+        wait = get_logits_address if outputs else None
+        try:
+            return self._run(C.llama_decode, batch, wait)
+        finally:
+            if n > _SHORT_DECODE:
+                self.watch(None)
+
+    def _decode_with_pictures(self, tokens: Sequence[int], outputs: int) -> Logits:
+        """A pass for each run of tokens and each picture."""
+        found: list[Logits] = []
+        n_left = len(tokens)
+        for part in split_at_pictures(tokens):
+            n_left -= len(part)
+            n_outputs = min(len(part), max(0, outputs - n_left))
+            if part[0] < -1:
+                rows = self._decode_picture(part, n_outputs)
+            else:
+                rows = self._decode_tokens(part, n_outputs)
+            if n_outputs == outputs:
+                return rows
+            found.append(rows.copy())
+        return np.concatenate(found)
+
+    def _decode_picture(self, tokens: Sequence[int], outputs: int) -> Logits:
+        """Append a picture, or some rows of one that is too long for a pass."""
+        placed = self._place_picture(tokens[0])
+        rows = placed.rows
+        n = len(tokens)
+        first = self.n_past - placed.start
+        is_whole = n == rows.n_rows
+        if first + n > rows.n_rows or not (is_whole or rows.is_causal):
+            raise EngineError(f"cannot decode {n} rows of a picture of {rows.n_rows}")
+        states = rows.load_states()[first : first + n]
+        positions = rows.positions(self.position(placed.start))[:, first : first + n]
+        batch = self._make_picture_batch()
+        batch.set_picture(states, positions, outputs=outputs)
+        # No snapshot reaches into a picture: llama.cpp counts them in positions.
+        self._last_decode_at = self.n_past
+        is_read = False
+        C.llama_set_causal_attn(self.handle, rows.is_causal)
+        try:
+            address = self._run_pass(batch, n, outputs)
+            is_read = True
+        finally:
+            C.llama_set_causal_attn(self.handle, True)
+            if not is_read:
+                self._drop_from(placed.start)
+        if not first:
+            self._placed.append(placed)
+        self.n_past += n
+        self._last_decode_at = self.n_past
+        return self._view_logits(address, outputs)
+
+    def _place_picture(self, token: int) -> PlacedPicture:
+        """The picture that the next cell belongs to. Raises EngineError."""
+        if is_later_row(token):
+            last = self._placed[-1] if self._placed else None
+            if last is None or not last.start < self.n_past < last.end:
+                raise EngineError("cannot decode a picture without its first row")
+            return last
+        rows = self.pictures.get(token) if self.pictures is not None else None
+        if rows is None:
+            raise EngineError(f"there is no picture {token}")
+        shift = self._placed[-1].shift if self._placed else 0
+        shift += rows.n_positions - rows.n_rows
+        return PlacedPicture(self.n_past, rows, shift)
+
+    def _make_picture_batch(self) -> LlamaBatch:
+        if self._picture_batch is None:
+            self._picture_batch = LlamaBatch(
+                self.n_batch,
+                tokens=False,
+                width=self.model.n_embd_inp,
+                axes=self.model.n_position_axes,
+            )
+        return self._picture_batch
+
+    def _drop_from(self, start: int) -> None:
+        """After a failure in a picture: drop what there is of it, from its first row."""
+        self._checkpoints.drop_after(start)
+        if self._cut_memory(start):
+            self._set_n_past(start)
+        else:
+            self._restore_checkpoint()
+
+    def position(self, n_past: int) -> int:
+        """The position of what follows the first n_past cells.
+
+        It is not for places inside a picture.
+        """
+        for placed in reversed(self._placed):
+            if placed.end <= n_past:
+                return n_past + placed.shift
+        return n_past
+
+    def _count_cells(self, end: int) -> int:
+        for placed in reversed(self._placed):
+            if end >= self.position(placed.end):
+                return end - placed.shift
+            # Rows of a picture may all be at its first position.
+            if end > self.position(placed.start):
+                return placed.end
+        return end
+
+    def _find_cut(self, n_past: int) -> int:
+        """The last place up to n_past that is not inside a picture.
+
+        What is left of a picture would be wrong: rows may have seen those behind them,
+        and with M-RoPE llama.cpp cannot tell its rows apart.
+        """
+        for placed in reversed(self._placed):
+            if placed.start < n_past < placed.end:
+                return placed.start
+        return n_past
+
+    def _count_tokens(self, n_past: int) -> int:
+        """How many of the first n_past cells are tokens."""
+        n_tokens = n_past
+        for placed in self._placed:
+            if placed.start < n_past:
+                n_tokens -= min(placed.end, n_past) - placed.start
+        return n_tokens
+
+    def _limit_truncation(self, n_past: int) -> int:
+        """As the listener wants it, which knows the tokens alone."""
+        assert self._listener is not None
+        n_tokens = self._count_tokens(n_past)
+        kept = self._listener.limit_truncation(n_tokens)
+        if kept == n_tokens:
+            return n_past
+        # The cell of token number `kept`, from which on all is dropped.
+        for placed in self._placed:
+            if placed.start <= kept:
+                kept += placed.rows.n_rows
+        return kept
+
     def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
         """Append tokens without the listener; return their hidden states."""
         assert self._state_source is not None
+        if has_pictures(tokens):
+            raise EngineError("cannot read the hidden states of a picture")
         listener = self._listener
         self._listener = None
         try:
@@ -303,7 +483,7 @@ class LlamaContext(OpenContext):
 
     def fork(self, branch: int, n_past: int) -> None:
         C.llama_memory_seq_rm(self._memory, branch, -1, -1)
-        C.llama_memory_seq_cp(self._memory, 0, branch, 0, n_past)
+        C.llama_memory_seq_cp(self._memory, 0, branch, 0, self.position(n_past))
         self._branch_past[branch] = n_past
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
@@ -313,7 +493,7 @@ class LlamaContext(OpenContext):
                 f"cannot decode {len(steps)} branches of {self._max_outputs}"
             )
         n_past = self._branch_past | {0: self.n_past}
-        positions = [n_past[branch] for branch, _ in steps]
+        positions = [self.position(n_past[branch]) for branch, _ in steps]
         self._batch.set_branches(steps, positions)
         self._last_decode_at = self.n_past
         try:
@@ -331,7 +511,7 @@ class LlamaContext(OpenContext):
         if branch:
             n_past = self._branch_past[branch]
             C.llama_memory_seq_rm(self._memory, 0, -1, -1)
-            C.llama_memory_seq_cp(self._memory, branch, 0, 0, n_past)
+            C.llama_memory_seq_cp(self._memory, branch, 0, 0, self.position(n_past))
             self.n_past = n_past
         for each in self._branch_past:
             C.llama_memory_seq_rm(self._memory, each, -1, -1)
@@ -347,8 +527,10 @@ class LlamaContext(OpenContext):
 
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
+        while self._placed and self._placed[-1].start >= n_past:
+            self._placed.pop()
         if self._listener is not None:
-            self._listener.on_truncate(n_past)
+            self._listener.on_truncate(self._count_tokens(n_past))
 
     def _view_logits(self, address: int, outputs: int) -> Logits:
         """Rows of logits as an array; cached by address, because creating one is slow."""
@@ -380,20 +562,26 @@ class LlamaContext(OpenContext):
         # A memory that can be truncated needs no checkpoint before a draft.
         if until_next and not self.needs_checkpoints:
             return False
+        if self._find_cut(self.n_past) < self.n_past:
+            return False
         state = self._listener.newest_state() if self._listener else None
-        return self._checkpoints.save(self.n_past, state, until_next=until_next)
+        position = self.position(self.n_past)
+        return self._checkpoints.save(
+            self.n_past, state, position=position, until_next=until_next
+        )
 
     def truncate(self, n_past: int) -> None:
         """Keep the first n_past tokens.
 
         If the memory cannot be cut there, it returns to an earlier checkpoint, or is
-        emptied.
+        emptied. A cut inside a picture drops all of it.
         """
         if n_past >= self.n_past:
             return
+        n_past = self._find_cut(n_past)
         self._checkpoints.drop_after(n_past)
         if self._listener is not None:
-            n_past = self._listener.limit_truncation(n_past)
+            n_past = self._limit_truncation(n_past)
         if self._cut_memory(n_past):
             self._checkpoints.drop_after(n_past)
             self._set_n_past(n_past)
@@ -407,7 +595,8 @@ class LlamaContext(OpenContext):
         # is gone. llama.cpp would accept older snapshots, which are stale.
         if self.is_recurrent and n_past <= self._last_decode_at:
             return False
-        if not C.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+        position = self.position(n_past)
+        if not C.llama_memory_seq_rm(self._memory, 0, position, -1):
             return False
         window = self.model.n_swa
         if not window or not n_past:
@@ -418,7 +607,7 @@ class LlamaContext(OpenContext):
         # newer tokens, or none. So the oldest token that is there must be at 1,488 or
         # earlier. Its position is -1 if none of the kept tokens is left.
         oldest = C.llama_memory_seq_pos_min(self._memory, 0)
-        return bool(0 <= oldest <= max(0, n_past - window))
+        return bool(0 <= oldest <= max(0, position - window))
 
     def _restore_checkpoint(self) -> None:
         """Return to the last checkpoint, or empty the memory."""
@@ -451,17 +640,18 @@ class LlamaContext(OpenContext):
         head_state = None
         if self._listener is not None:
             head_state = self._listener.save_state()
-        return self.save_memory(), in_ram, head_state
+        return self.save_memory(), in_ram, head_state, tuple(self._placed)
 
     def restore_state(self, state: Any, n_past: int) -> bool:
         """Continue where the copy, of n_past tokens, was made.
 
         If that fails, the memory is empty and the result False.
         """
-        data, checkpoints, head_state = state
+        data, checkpoints, head_state, placed = state
         self._checkpoints.drop_after(0)
         if not self.restore_memory(data, n_past):
             return False
+        self._placed = list(placed)
         self._last_decode_at = n_past
         self._checkpoints.items = list(checkpoints)
         if self._listener is not None:
@@ -482,6 +672,8 @@ class LlamaContext(OpenContext):
         used = self.model.memory_with_context(self._buffers, self._max_outputs)
         if self._state_source is not None:
             used[HOST] += 4 * self.n_batch * self._state_source.width
+        if self.pictures is not None:
+            used[HOST] += 4 * self.n_batch * self.model.n_embd_inp
         return used
 
     @property
@@ -508,6 +700,7 @@ class ContextCheckpoint(Struct, frozen=True):
     """A state to which a memory that cannot be truncated can return."""
 
     n_past: int
+    position: int  # Of what follows.
     data: Any  # The state as llama.cpp serialised it.
     head_state: HiddenStates | None  # The head's hidden state at this point.
     flags: int
@@ -528,7 +721,12 @@ class ContextCheckpoints:
         self.items: list[ContextCheckpoint] = []
 
     def save(
-        self, n_past: int, state: HiddenStates | None, *, until_next: bool = False
+        self,
+        n_past: int,
+        state: HiddenStates | None,
+        *,
+        position: int,
+        until_next: bool = False,
     ) -> bool:
         """Save the memory, which holds n_past tokens; return whether llama.cpp could."""
         self.drop_after(n_past)
@@ -546,7 +744,9 @@ class ContextCheckpoints:
         data = (ctypes.c_uint8 * size)()
         if C.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
             return False
-        self.items.append(ContextCheckpoint(n_past, data, state, flags))
+        self.items.append(
+            ContextCheckpoint(n_past, position, data, head_state=state, flags=flags)
+        )
         while (
             len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES
         ):
@@ -587,7 +787,7 @@ class ContextCheckpoints:
         )
         # Tokens behind the checkpoint are still in memory: drop them.
         is_restored = n_read == n_bytes and C.llama_memory_seq_rm(
-            memory, 0, checkpoint.n_past, -1
+            memory, 0, checkpoint.position, -1
         )
         if not is_restored:
             self.items.clear()

@@ -171,8 +171,7 @@ class HeadContext(OpenContext):
     def _decode_rows(self, tokens: Sequence[int], outputs: int) -> Logits:
         n = len(tokens)
         # llama.cpp aborts on unknown ids. The target's padding tokens, which occur in no
-        # text, may be beyond this vocabulary: the head reads token 0 instead. The same
-        # would happen to the negative ids of a picture.
+        # text, may be beyond this vocabulary: the head reads token 0 instead.
         known = list(tokens)
         for i, token in enumerate(tokens):
             if not 0 <= token < self.n_vocab:
@@ -181,9 +180,11 @@ class HeadContext(OpenContext):
         # All rows give logits, or none: the graph ignores the output flags and returns
         # the first rows.
         self._n_outputs = n if outputs else 0
+        position = self.n_past
         if self.reads_target_memory:
             self.n_past = self._target.n_past
-        self._token_batch.set_rows(n, n_past=self.n_past, outputs=self._n_outputs)
+            position = self._target.position(self.n_past)
+        self._token_batch.set_rows(n, n_past=position, outputs=self._n_outputs)
         self._run(C.llama_decode, self._token_batch, C.llama_synchronize)
         self.n_past += n
         if not outputs:

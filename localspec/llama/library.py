@@ -98,8 +98,8 @@ class LlamaLog:
         """By thread, because a draft model's pass runs beside the target's."""
         self._level = 0
         self._partial_line = ""
-        self._callback = C.llama_log_callback(self._on_log)
-        C.llama_log_set(self._callback, None)
+        self.callback = C.llama_log_callback(self._on_log)
+        C.llama_log_set(self.callback, None)
 
     def _on_log(self, level: int, text: bytes, _: Any) -> None:
         if level <= _LOG_LEVEL_ERROR:  # a higher level continues the line before
@@ -199,7 +199,7 @@ def load_error(path: Path) -> LocalspecError:
     ):
         hint = "It is not a complete model: perhaps only a vocabulary, or one part of a split."
     return ModelFileError(
-        f"{path.name} cannot be loaded: {_strip_function_names(reason)}", hint
+        f"{path.name} cannot be loaded: {strip_function_names(reason)}", hint
     )
 
 
@@ -221,7 +221,7 @@ def _refused_split(text: str) -> UsageError | None:
     return None
 
 
-def _strip_function_names(line: str) -> str:
+def strip_function_names(line: str) -> str:
     """A log line of llama.cpp without the function names at its start."""
     text = line
     while (cut := text.find(": ")) > 0 and " " not in text[:cut]:
@@ -238,7 +238,7 @@ def context_error(path: Path) -> LocalspecError:
                 "Use a smaller {ctx}, {kv=q8_0}, fewer {gpu_layers}, or {draft=none}."
             ),
         )
-    reason = _strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
+    reason = strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
     hint = Hint("Try {kv=f16} and {flash_attn=auto}, or {draft=none}.")
     return UsageError(
         f"Cannot create a context for {path.name} with these settings: {reason}", hint
@@ -259,7 +259,7 @@ def decode_error(result: int) -> LocalspecError:
     message = f"llama.cpp {reason}."
     errors = LOG.errors()
     if errors:
-        message += f" {_strip_function_names(errors[-1])}"
+        message += f" {strip_function_names(errors[-1])}"
     kind = OutOfMemoryError if result == _DECODE_OUT_OF_MEMORY else EngineError
     return kind(
         message,

@@ -70,6 +70,8 @@ class LlamaModel:
         )
         self.n_layer: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
+        self.n_embd_inp: int = C.llama_model_n_embd_inp(self.handle)
+        """The width of rows in place of tokens; with deepstack it is a multiple."""
         self.n_embd_out: int = C.llama_model_n_embd_out(self.handle)
         self.n_mtp_layers: int = (
             C.llama_model_n_layer_nextn(self.handle) if with_mtp else 0

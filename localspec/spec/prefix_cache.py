@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
+from localspec.spec.picture_ids import find_cut, find_picture_end
 from localspec.spec.protocols import BranchingModel, LanguageModel, Logits, SavableModel
 
 # Tokens at the end of a prompt that the next turn may tokenize differently.
@@ -40,6 +41,9 @@ class PrefixCache:
         decode        [7, 40, 9, 2]
 
     Without a checkpoint it is emptied, and all is decoded again.
+
+    A picture is cut before its first row, never inside, and a pass does not end inside a
+    picture that fits into one: its rows may attend to those behind them.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class PrefixCache:
         shared = common_prefix_length(self._cached_tokens, tokens, start)
         # After a decode that failed the model may hold fewer than were noted.
         shared = min(shared, self.model.n_past)
-        kept = min(shared, len(tokens) - 1)
+        kept = find_cut(tokens, min(shared, len(tokens) - 1))
         if kept < self.model.n_past:
             self.model.truncate(kept)
             kept = min(kept, self.model.n_past)
@@ -153,8 +157,19 @@ class PrefixCache:
         most_left = max(min_left, min(max_left, batch))
         while len(tokens) - self.n_cached > most_left and not cancelled():
             n = min(batch, len(tokens) - self.n_cached - min_left)
-            self.decode(tokens[self.n_cached : self.n_cached + n], 0)
+            end = self._find_pass_end(tokens, self.n_cached + n)
+            if end <= self.n_cached:
+                return  # `min_left` ends in a picture, which is left whole.
+            self.decode(tokens[self.n_cached : end], 0)
             yield self.n_cached
+
+    def _find_pass_end(self, tokens: Sequence[int], end: int) -> int:
+        """The last place up to `end` at which a pass may end."""
+        start = find_cut(tokens, end)
+        if start == end:
+            return end
+        is_too_long = find_picture_end(tokens, start) - start > self.model.n_batch
+        return end if is_too_long else start
 
     def prefill(
         self, tokens: Sequence[int], cancelled: Callable[[], bool]
@@ -182,7 +197,7 @@ class PrefixCache:
             return
         self._save_checkpoint()
         tail = min(_UNSTABLE_TAIL, self.model.n_batch)
-        ends = [len(tokens) - tail]
+        ends = [self._find_pass_end(tokens, len(tokens) - tail)]
         is_long = self._n_diverged - self.n_cached >= _MIN_SHARED_LOST
         if is_long and self._n_diverged < ends[0]:
             ends.insert(0, self._n_diverged)

@@ -14,27 +14,18 @@ from localspec.spec.thinking_budget import ThinkingBudget
 
 
 class TokenPart(Struct, frozen=True):
-    """A part of a prompt that is text."""
+    """A part of a prompt: a text and its pictures.
+
+    It has one id for each cell of the KV cache that it takes. Those of a picture are
+    negative (`spec/picture_ids.py`): equal for equal pictures, so that `PrefixCache`
+    finds a shared prefix by comparing ids. Drafters other than prompt lookup read the
+    text without its pictures (`spec/drafters/text_only.py`).
+    """
 
     ids: list[int]
 
 
 PromptPart = TokenPart
-"""A prompt is a sequence of parts, and each part gives one id for each cell of the KV
-cache that it takes. Today all parts are text, whose ids are tokens. An image is to be a
-second kind of part: its ids are negative, equal for equal rows of equal images, so that
-`PrefixCache` still finds a shared prefix by comparing ids.
-
-Before that, these places need a rule for negative ids in a text:
-
-- prompt lookup must not copy them (`LookupDrafter._copy`): the loop cuts a draft there;
-- penalties would take them for tokens from the end of the vocabulary
-  (`sampling._apply_bias_and_penalties`), and DRY would ask for their bytes
-  (`VocabularySampling.is_breaker`);
-- a draft model cannot decode them (`ModelDrafter.propose`), and a head reads token 0
-  instead (`HeadContext._decode_rows`);
-- a drafter of another vocabulary asks for their bytes (`extras/crossvocab/`).
-"""
 
 
 def join_parts(parts: Sequence[PromptPart]) -> list[int]:

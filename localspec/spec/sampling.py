@@ -168,13 +168,11 @@ def _apply_bias_and_penalties(
     out = logits.copy()
     if sampling.logit_bias:
         tokens, biases = _bias_arrays(sampling.logit_bias)
-        is_known = tokens < len(out)
+        is_known = _are_tokens(tokens, len(out))
         np.add.at(out, tokens[is_known], biases[is_known])
     if sampling.has_penalties:
         window = np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64)
-        # A draft model may have fewer tokens than the text. A negative id would count
-        # as a token from the end of the vocabulary: texts have none.
-        is_known = window < len(out)
+        is_known = _are_tokens(window, len(out))
         ids, counts = np.unique(window[is_known], return_counts=True)
         values = out[ids]
         penalty = sampling.repeat_penalty
@@ -182,9 +180,18 @@ def _apply_bias_and_penalties(
         out[ids] -= counts * sampling.frequency_penalty + sampling.presence_penalty
     if sampling.has_dry:
         for token, loss in _dry_penalties(sampling, recent):
-            if token < len(out):
+            if 0 <= token < len(out):
                 out[token] -= loss
     return out
+
+
+def _are_tokens(ids: NDArray[np.int64], n_vocab: int) -> NDArray[np.bool_]:
+    """Which of the ids are tokens of the model.
+
+    A draft model may have fewer tokens than the text. The negative id of a picture would
+    count as a token from the end of the vocabulary.
+    """
+    return np.logical_and(ids >= 0, ids < n_vocab)
 
 
 _SEQUENCE_BREAKERS = (b"\n", b":", b'"', b"*")
@@ -225,7 +232,9 @@ def _dry_penalties(
     allowed = sampling.dry_allowed_length
 
     def is_breaker(token: int) -> bool:
-        # Only these parameters know a token's bytes. A negative id has none.
+        if token < 0:
+            return True  # A picture, which has no bytes.
+        # Only these parameters know a token's bytes.
         return isinstance(sampling, VocabularySampling) and sampling.is_breaker(token)
 
     n = len(text)

@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from localspec.protocol.events import FinishReason, Prefill, RoundTimes, SpeculationPlan
 from localspec.protocol.wire import DRAFT_MAX
+from localspec.spec.picture_ids import last_tokens
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import (
@@ -329,7 +330,7 @@ class _TargetDistributions:
         recent: list[int] = []
         n = self._sampling.history_length
         if n:
-            recent = [*self._tokens[-n:], *self._drafted[:i]]
+            recent = [*last_tokens(self._tokens, n), *self._drafted[:i]]
         grammar = None
         if self._constraint is not None:
             grammar = self._constraint.state_after(self._tokens, self._drafted[:i])

@@ -201,7 +201,7 @@ def llama(
     shape = shape or Shape()
     model = Model("llama", words=words, kind=kind, keys=transformer_keys(shape))
     random = RandomTensors(seed, model)
-    _ends(random, model, shape.n_embd, tied)
+    add_ends(random, model, shape.n_embd, tied)
     for i in range(shape.n_layer):
         random.attention(f"blk.{i}", shape)
         random.feed_forward(f"blk.{i}", shape)
@@ -232,7 +232,7 @@ def sliding(seed: int = 0, *, window: int = 32, shape: Shape | None = None) -> M
     }
     model = Model("gemma3", keys=keys)
     random = RandomTensors(seed, model)
-    _ends(random, model, shape.n_embd, tied=False)
+    add_ends(random, model, shape.n_embd, tied=False)
     for i in range(shape.n_layer):
         block = f"blk.{i}"
         random.attention(block, shape, head_norms=True)
@@ -256,7 +256,7 @@ def lfm2(seed: int = 0) -> Model:
     }
     model = Model("lfm2", keys=keys)
     random = RandomTensors(seed, model)
-    _ends(random, model, shape.n_embd, tied=False, norm="token_embd_norm")
+    add_ends(random, model, shape.n_embd, tied=False, norm="token_embd_norm")
     for i, n_head_kv in enumerate(heads):
         block = f"blk.{i}"
         if n_head_kv:
@@ -293,7 +293,7 @@ def mamba2(seed: int = 0) -> Model:
     }
     model = Model("mamba2", keys=keys)
     random = RandomTensors(seed, model)
-    _ends(random, model, n_embd, tied=False)
+    add_ends(random, model, n_embd, tied=False)
     for block in ("blk.0", "blk.1"):
         random.ones(f"{block}.attn_norm", n_embd)
         random.matrix(f"{block}.ssm_in", inner + wide + rank, n_embd)
@@ -367,7 +367,7 @@ def transformer_keys(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _ends(
+def add_ends(
     random: RandomTensors,
     model: Model,
     n_embd: int,

@@ -30,18 +30,20 @@ class OutputConstraint:
         self._states: list[GrammarState] = [start]
 
     def state_after(
-        self, text: Sequence[int], drafted: Sequence[int] = ()
+        self, text: Sequence[int], drafted: Sequence[int] = (), n_left_out: int = 0
     ) -> GrammarState | None:
         """The state after prompt, answer and draft tokens.
 
-        It is None where any token may follow. Raises NoAllowedTokenError if the grammar
-        does not allow one of the tokens.
+        It is None where any token may follow. Of the prompt, `text` may lack cells of
+        pictures: `n_left_out`. Raises NoAllowedTokenError if the grammar does not allow
+        one of the tokens.
         """
-        following = [*text[self._n_committed :], *drafted]
+        start = self._n_committed - n_left_out
+        following = [*text[start:], *drafted]
         known = common_prefix_length(self._tokens, following)
         if known < len(following):
             del self._tokens[known:], self._states[known + 1 :]
-        n_text = len(text) - self._n_committed
+        n_text = len(text) - start
         for i in range(known, len(following)):
             token = following[i]
             state = self._advance(self._states[-1], token, is_draft=i >= n_text)
@@ -123,6 +125,25 @@ class OutputConstraint:
         if not is_allowed:
             raise NoAllowedTokenError("The grammar does not allow the text so far.")
         return state.advance(token)
+
+
+class PicturelessConstraint(OutputConstraint):
+    """The grammar of an answer, for a drafter that reads the text without its pictures.
+
+    It shares the states of the answer's `constraint`. The text that the drafter has is
+    shorter by the `n_left_out` cells of the prompt's pictures.
+    """
+
+    def __init__(self, constraint: OutputConstraint, n_left_out: int) -> None:
+        self._constraint = constraint
+        self._n_left_out = n_left_out
+
+    def state_after(
+        self, text: Sequence[int], drafted: Sequence[int] = (), n_left_out: int = 0
+    ) -> GrammarState | None:
+        return self._constraint.state_after(
+            text, drafted, n_left_out + self._n_left_out
+        )
 
 
 _TOLERANT_STATES = (AnswerStart, TextBetweenCalls, ToolCallText)

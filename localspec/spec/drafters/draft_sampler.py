@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from localspec.spec.drafters import DrafterInputs
+from localspec.spec.picture_ids import last_tokens
 from localspec.spec.protocols import (
     Distribution,
     Draft,
@@ -98,7 +99,7 @@ class DraftSampler:
         recent: Sequence[int] = ()
         n = sampling.history_length
         if n:
-            recent = [*tokens[-n:], *drafted]
+            recent = [*last_tokens(tokens, n), *drafted]
         grammar: GrammarState | None = None
         constraint = self._inputs.constraint
         if constraint is not None:

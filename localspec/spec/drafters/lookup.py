@@ -22,7 +22,7 @@ Symbol = int | None
 """A token id, or `_END`."""
 _END = None
 """Ends each text that is indexed before the chat's. No token id is equal to it, also not
-the negative ids that are planned for pictures (`spec/prepared_answer.py`).
+the negative ids of pictures (`spec/picture_ids.py`).
 """
 _MAX_EARLIER = 4096
 """Tokens of earlier texts that are kept: indexing them takes some 10 ms."""
@@ -167,8 +167,8 @@ class LookupDrafter:
     def _copy(self, tokens: Sequence[int], start: int, n: int) -> list[int]:
         """At most n tokens from the place `start` on.
 
-        A copy ends with the text that it is from, if that is an earlier one or the
-        prediction. At the end of the present text it goes on with its own tokens, so that
+        A copy ends before a picture, and with the text that it is from, if that is an
+        earlier one or the prediction. At the end of the present text it goes on with its own tokens, so that
         a repeating sequence is continued.
         """
         copied: list[int] = []
@@ -180,7 +180,7 @@ class LookupDrafter:
                 token = tokens[place]
             else:
                 token = copied[place - len(tokens)]
-            if token is _END:
+            if token is _END or token < 0:
                 break
             copied.append(token)
         return copied

@@ -1,0 +1,604 @@
+"""Pictures through libmtmd: a projector turns one into rows that a model reads.
+
+What stands for a picture in a prompt is known from its width and height alone: tokens
+(those around it, and between its tiles) and `ImageRows`. Its pixels are decoded and the
+rows computed when a context reads them, which takes long: seconds on a CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from localspec import install_hints
+from localspec.errors import EngineError, Hint, ModelFileError, UsageError
+from localspec.llama import library
+from localspec.llama.library import LOG, C
+from localspec.sanitize import sanitize
+from localspec.spec import heartbeat
+from localspec.spec.picture_ids import list_row_ids, make_picture_id
+from localspec.spec.protocols import DecodeInterrupted, HiddenStates
+
+if TYPE_CHECKING:
+    from localspec.llama.context import LlamaContext
+
+Pixels = NDArray[np.uint8]
+"""A picture's pixels, shape (height, width, 3)."""
+LoadPixels = Callable[[], Pixels]
+
+MAX_STATE_BYTES = 256 * 2**20
+"""Rows of pictures that are kept in RAM; a picture of 1,024 rows has 16 MiB or so."""
+_DEFAULT_ROWS_CPU = 1024
+_DEFAULT_ROWS_GPU = 4096
+_SCALING_KINDS = frozenset(
+    (
+        "gemma4uv", "gemma4v", "glm4v", "kimik25", "ling3vl", "muse-glimmer",
+        "qwen2.5vl_merger", "qwen2vl_merger", "qwen3vl_merger", "youtuvl",
+    )
+)  # fmt: skip
+"""Kinds that make more than `_DEFAULT_ROWS_CPU` rows of a large picture.
+
+The others are left alone: for a kind with a limit below that, llama.cpp would raise it.
+"""
+_NON_CAUSAL_KINDS = frozenset(("gemma4uv", "gemma4v"))
+"""Of the scaling kinds, those whose pictures must fit into one pass."""
+_LEAST_ROWS = 70
+"""What llama.cpp makes of a small picture with these kinds."""
+_UNSUPPORTED_KINDS = frozenset(("deepseek4v", "hunyuanvl"))
+"""Their rows depend on what is before the picture, which libmtmd is not shown."""
+_LARGE_SIDE = 4096
+"""The side of a picture in pixels of which any kind makes its most rows."""
+_NODES_BETWEEN_CHECKS = 16
+_NO_PROGRAMS = os.devnull.encode()
+"""No folder: libmtmd finds no ffprobe there, which it would start on odd bytes."""
+
+
+class ImageRows(Struct, frozen=True, eq=False):
+    """The rows that a model reads in place of tokens, for a picture or a tile of one."""
+
+    id: int
+    """Its number in a text, even and at most -2; see `spec/picture_ids.py`."""
+    n_rows: int
+    n_positions: int
+    """So much later than the first row the text behind it stands; with M-RoPE these are
+    fewer than rows.
+    """
+    is_causal: bool
+    """Whether a row attends to those before it alone; else all are read in one pass."""
+    grid: NDArray[np.int32] | None
+    """With M-RoPE, the position of each row in a picture at position 0: (axes, rows)."""
+    moves: NDArray[np.int32] | None
+    """With M-RoPE, 1 for each axis that moves with the picture, else 0: (axes, rows)."""
+    load_states: Callable[[], HiddenStates]
+    """The rows, shape (n_rows, width); computed if they are not in RAM.
+
+    Raises EngineError, DecodeInterrupted.
+    """
+
+    @property
+    def ids(self) -> list[int]:
+        """What a text has in its place: a number for each row."""
+        return list_row_ids(self.id, self.n_rows)
+
+    def positions(self, start: int) -> NDArray[np.int32]:
+        """The position of each row of a picture that begins at `start`: (axes, rows)."""
+        if self.grid is None or self.moves is None:
+            return np.arange(start, start + self.n_rows, dtype=np.int32)[np.newaxis]
+        return self.grid + np.int32(start) * self.moves
+
+
+PictureItems = Sequence[int | ImageRows]
+"""What stands for a picture in a prompt: tokens, and rows."""
+
+
+def join_items(items: PictureItems) -> list[int]:
+    """The ids of a picture in a text."""
+    ids: list[int] = []
+    for item in items:
+        if isinstance(item, ImageRows):
+            ids += item.ids
+        else:
+            ids.append(item)
+    return ids
+
+
+class _KnownPicture(Struct, eq=False):
+    """A picture that was sent, and how its pixels are had again."""
+
+    key: str
+    items: list[int | ImageRows]
+    load_pixels: LoadPixels
+
+    @property
+    def tiles(self) -> list[ImageRows]:
+        return [item for item in self.items if isinstance(item, ImageRows)]
+
+
+class Projector:
+    """A vision tower with its projector (mmproj), for one loaded model."""
+
+    def __init__(
+        self,
+        path: Path,
+        target: LlamaContext,
+        *,
+        kind: str = "",
+        on_gpu: bool = False,
+        max_rows: int | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        """`kind` is the file's `projector_type`; `max_rows` limits a picture.
+
+        Sets `target.pictures`. Raises ModelFileError, UsageError or EngineError.
+        """
+        self.path = path
+        self.kind = kind
+        self._target = target
+        self._max_state_bytes = max_state_bytes
+        self._known: dict[str, _KnownPicture] = {}
+        self._rows: dict[int, ImageRows] = {}
+        """All rows by their id."""
+        self._picture_of: dict[int, _KnownPicture] = {}
+        """By the id of rows."""
+        self._states: OrderedDict[str, dict[int, HiddenStates]] = OrderedDict()
+        """By picture, the one used last at the end: the states of its tiles by id."""
+        self._state_bytes = 0
+        self._encode_seconds = 0.0
+        self._n_encoded = 0
+        self.handle: Any = None
+        if kind in _UNSUPPORTED_KINDS:
+            raise ModelFileError(
+                f"{path.name} is a projector of a kind ({kind}) that cannot be used here.",
+                Hint("Use {image_model=none}."),
+            )
+        self._mtmd = load_library()
+        self._open(on_gpu=on_gpu, max_rows=max_rows)
+        try:
+            self._check_fit()
+        except BaseException:
+            self.close()
+            raise
+        target.pictures = self._rows
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        target: LlamaContext,
+        *,
+        kind: str = "",
+        on_gpu: bool = False,
+        max_rows: int | None = None,
+    ) -> Projector:
+        return cls(path, target, kind=kind, on_gpu=on_gpu, max_rows=max_rows)
+
+    def _open(self, *, on_gpu: bool, max_rows: int | None) -> None:
+        target = self._target
+        params = self._mtmd.mtmd_context_params_default()
+        params.use_gpu = on_gpu
+        params.print_timings = False
+        params.warmup = False  # It would encode a large picture.
+        params.n_threads = target.n_threads_batch
+        limit = self._limit_rows(on_gpu=on_gpu, max_rows=max_rows)
+        if limit is not None:
+            params.image_max_tokens = limit
+            # A least number above the most makes rows without a limit.
+            if self.kind in _NON_CAUSAL_KINDS:
+                params.image_min_tokens = min(limit, _LEAST_ROWS)
+        # A graph has no other hook by which it can be stopped.
+        self._callback = C.ggml_backend_sched_eval_callback(self._on_node)
+        params.cb_eval = self._callback
+        self._n_nodes = 0
+        self._is_stopped = False
+        LOG.clear()
+        name = os.fsencode(self.path)
+        self.handle = self._mtmd.mtmd_init_from_file(name, target.model.handle, params)
+        heartbeat.record_progress()
+        if not self.handle:
+            raise self._load_error()
+        self._has_axes = bool(self._mtmd.mtmd_decode_use_mrope(self.handle))
+        self._width = int(C.llama_model_n_embd_inp(target.model.handle))
+        self.sees = bool(self._mtmd.mtmd_support_vision(self.handle))
+        self.hears = bool(self._mtmd.mtmd_support_audio(self.handle))
+
+    def _limit_rows(self, *, on_gpu: bool, max_rows: int | None) -> int | None:
+        """The most rows of a picture; None: what the file says."""
+        limit = max_rows
+        if limit is None and self.kind in _SCALING_KINDS:
+            limit = _DEFAULT_ROWS_GPU if on_gpu else _DEFAULT_ROWS_CPU
+        if self.kind in _NON_CAUSAL_KINDS:
+            n_batch = self._target.n_batch
+            limit = n_batch if limit is None else min(limit, n_batch)
+        return limit
+
+    def _load_error(self) -> ModelFileError:
+        reasons = LOG.errors() or ["llama.cpp gave no reason"]
+        reason = library.strip_function_names(reasons[-1])
+        model = self._target.model.path.name
+        return ModelFileError(
+            f"{self.path.name} cannot be used as the projector of {model}: {reason}",
+            Hint("Use the projector of this model, or {image_model=none}."),
+        )
+
+    def _check_fit(self) -> None:
+        """Raise an error if it is another model's, or makes too many rows for a pass."""
+        if not self.sees:
+            self.max_rows = 0
+            return
+        items = self._lay_out(_LARGE_SIDE, _LARGE_SIDE)
+        vocabulary = self._target.vocabulary
+        for item in items:
+            if isinstance(item, _Layout):
+                self._check_pass(item)
+            elif item < 0 or not _is_mark(vocabulary, item):
+                model = self._target.model.path.name
+                raise ModelFileError(
+                    f"{self.path.name} is a projector, but not one of {model}: the "
+                    "vocabulary lacks what it writes around a picture.",
+                    Hint("Use the projector of this model, or {image_model=none}."),
+                )
+        self.max_rows: int = sum(
+            item.n_rows for item in items if isinstance(item, _Layout)
+        )
+        """The rows of a large square picture, all tiles together."""
+
+    def _check_pass(self, layout: _Layout) -> None:
+        """Raise UsageError for a picture at which llama.cpp would abort."""
+        n_batch = self._target.n_batch
+        if not layout.is_causal and layout.n_rows > n_batch:
+            raise UsageError(
+                f"{self.path.name} makes {layout.n_rows:,} rows of a picture, which must "
+                f"be read in one pass; a pass has {n_batch:,} here.",
+                Hint("Use {image_model=none}, or a smaller picture."),
+            )
+
+    # --- what a picture is in a prompt
+
+    def items(self, pixels: Pixels) -> list[int | ImageRows]:
+        """What stands for a picture in a prompt; equal pictures have equal ids."""
+        height, width, _ = pixels.shape
+        key = sha256(np.ascontiguousarray(pixels)).hexdigest()
+        return self.read_picture(f"{key} {width}", width, height, lambda: pixels)
+
+    def read_picture(
+        self, key: str, width: int, height: int, load_pixels: LoadPixels
+    ) -> list[int | ImageRows]:
+        """What stands for a picture in a prompt, by its size alone.
+
+        `key` is its identity, such as the hash of its file. `load_pixels` is called when
+        the rows are computed, also later; the pixels have this `width` and `height`.
+        Raises UsageError for a picture that llama.cpp cannot read.
+        """
+        known = self._known.get(key)
+        if known is not None:
+            known.load_pixels = load_pixels
+            return known.items
+        known = _KnownPicture(key, [], load_pixels)
+        items: list[int | ImageRows] = []
+        for item in self._lay_out(width, height):
+            if isinstance(item, _Layout):
+                self._check_pass(item)
+                items.append(self._add_rows(known, item))
+            else:
+                items.append(item)
+        known.items = items
+        self._known[key] = known
+        return items
+
+    def _add_rows(self, known: _KnownPicture, layout: _Layout) -> ImageRows:
+        picture_id = make_picture_id(len(self._rows))
+
+        def load_states() -> HiddenStates:
+            return self._load_states(known, picture_id)
+
+        rows = ImageRows(
+            picture_id,
+            n_rows=layout.n_rows,
+            n_positions=layout.n_positions,
+            is_causal=layout.is_causal,
+            grid=layout.grid,
+            moves=layout.moves,
+            load_states=load_states,
+        )
+        self._rows[picture_id] = rows
+        self._picture_of[picture_id] = known
+        return rows
+
+    def count(self, width: int, height: int) -> int:
+        """How many cells a picture of this size takes, with the tokens around it."""
+        n_cells = 0
+        for item in self._lay_out(width, height):
+            n_cells += item.n_rows if isinstance(item, _Layout) else 1
+        return n_cells
+
+    def _lay_out(self, width: int, height: int) -> list[int | _Layout]:
+        """The tokens and rows of a picture of this size. Raises UsageError."""
+        items: list[int | _Layout] = []
+        with self._chunks(width, height, None) as chunks:
+            for chunk in chunks:
+                items += self._read_chunk(chunk)
+        return items
+
+    def _read_chunk(self, chunk: Any) -> list[int | _Layout]:
+        mtmd = self._mtmd
+        if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            n_tokens = ctypes.c_size_t()
+            tokens = mtmd.mtmd_input_chunk_get_tokens_text(
+                chunk, ctypes.byref(n_tokens)
+            )
+            return [int(tokens[i]) for i in range(n_tokens.value)]
+        n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
+        grid: NDArray[np.int32] | None = None
+        moves: NDArray[np.int32] | None = None
+        if self._has_axes:
+            grid = self._positions_at(chunk, 0, n_rows)
+            # Where the picture is one later, z is not: it stays 0.
+            moves = self._positions_at(chunk, 1, n_rows) - grid
+        layout = _Layout(
+            n_rows=n_rows,
+            n_positions=int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
+            is_causal=not mtmd.mtmd_decode_use_non_causal(self.handle, chunk),
+            grid=grid,
+            moves=moves,
+        )
+        return [layout]
+
+    def _positions_at(self, chunk: Any, start: int, n_rows: int) -> NDArray[np.int32]:
+        """The axes t, y, x and z of each row, in the order of a batch."""
+        mtmd = self._mtmd
+        image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        positions = (mtmd.mtmd_decoder_pos * n_rows)()
+        mtmd.mtmd_helper_image_get_decoder_pos(image, start, positions)
+        rows = [(each.t, each.y, each.x, each.z) for each in positions]
+        return np.array(rows, np.int32).T
+
+    @contextmanager
+    def _chunks(
+        self, width: int, height: int, pixels: Pixels | None
+    ) -> Iterator[list[Any]]:
+        """The chunks of a picture, valid in the block; without pixels only their sizes.
+
+        Raises UsageError for a picture that llama.cpp cannot scale.
+        """
+        mtmd = self._mtmd
+        data = None
+        if pixels is not None:
+            pixels = np.ascontiguousarray(pixels)
+            data = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        bitmap = mtmd.mtmd_bitmap_init(width, height, data)
+        marker = mtmd.mtmd_default_marker()
+        text = mtmd.mtmd_input_text(marker, len(marker), False, True)
+        output = mtmd.mtmd_input_chunks_init()
+        try:
+            bitmaps = (ctypes.c_void_p * 1)(bitmap)
+            LOG.clear()
+            code = mtmd.mtmd_tokenize(
+                self.handle, output, ctypes.byref(text), bitmaps, 1
+            )
+            if code:
+                reasons = LOG.errors() or [f"code {code}"]
+                reason = sanitize(reasons[-1], multiline=False)
+                raise UsageError(
+                    f"A picture of {width:,} × {height:,} pixels cannot be read: {reason}",
+                    "Send another picture, or change its size.",
+                )
+            n = mtmd.mtmd_input_chunks_size(output)
+            yield [mtmd.mtmd_input_chunks_get(output, i) for i in range(n)]
+        finally:
+            mtmd.mtmd_input_chunks_free(output)
+            mtmd.mtmd_bitmap_free(bitmap)
+
+    # --- rows
+
+    def unencoded(self, tokens: Sequence[int], start: int = 0) -> list[ImageRows]:
+        """The pictures of a text behind its first `start` cells whose rows are to be
+        computed, each once.
+        """
+        found: dict[int, ImageRows] = {}
+        for token in tokens[start:]:
+            rows = self._rows.get(token)
+            if rows is not None and not self._is_encoded(rows.id):
+                found[rows.id] = rows
+        return list(found.values())
+
+    def _is_encoded(self, picture_id: int) -> bool:
+        key = self._picture_of[picture_id].key
+        return picture_id in self._states.get(key, ())
+
+    def encode(self, rows: ImageRows) -> None:
+        """Compute the rows unless they are in RAM. Raises as `ImageRows.load_states`."""
+        rows.load_states()
+
+    def expected_seconds(self, n_rows: int) -> float | None:
+        """How long so many rows take, by those before; None if there were none."""
+        if not self._n_encoded:
+            return None
+        return self._encode_seconds / self._n_encoded * n_rows
+
+    def _load_states(self, known: _KnownPicture, picture_id: int) -> HiddenStates:
+        states = self._states.get(known.key)
+        if states is None or picture_id not in states:
+            states = self._encode_picture(known)
+        self._states.move_to_end(known.key)
+        return states[picture_id]
+
+    def _encode_picture(self, known: _KnownPicture) -> dict[int, HiddenStates]:
+        """Compute all tiles of a picture that are not in RAM.
+
+        Tiles that were done before an interruption are kept.
+        """
+        if self.handle is None:
+            raise EngineError("The projector is closed.")
+        if self._target.is_interrupted():
+            raise DecodeInterrupted
+        pixels = known.load_pixels()
+        height, width, _ = pixels.shape
+        tiles = iter(known.tiles)
+        with self._chunks(width, height, pixels) as chunks:
+            for chunk in chunks:
+                for layout in self._read_chunk(chunk):
+                    if not isinstance(layout, _Layout):
+                        continue
+                    rows = next(tiles, None)
+                    if rows is None or rows.n_rows != layout.n_rows:
+                        raise EngineError("the picture has another size than before")
+                    done = self._states.get(known.key, {})
+                    if rows.id not in done:
+                        self._keep(known.key, rows.id, self._encode_chunk(chunk, rows))
+        return self._states[known.key]
+
+    def _encode_chunk(self, chunk: Any, rows: ImageRows) -> HiddenStates:
+        mtmd = self._mtmd
+        self._is_stopped = False
+        LOG.begin_stoppable_pass(lambda: self._is_stopped)
+        began = time.perf_counter()
+        code = mtmd.mtmd_encode_chunk(self.handle, chunk)
+        seconds = time.perf_counter() - began
+        LOG.end_stoppable_pass(is_stopped=self._is_stopped)
+        heartbeat.record_progress()
+        if self._is_stopped:
+            raise DecodeInterrupted  # libmtmd takes what is computed so far for all.
+        if code:
+            reasons = LOG.errors() or [f"code {code}"]
+            reason = library.strip_function_names(reasons[-1])
+            raise EngineError(f"A picture cannot be read: {reason}")
+        self._encode_seconds += seconds
+        self._n_encoded += rows.n_rows
+        address = mtmd.mtmd_get_output_embd(self.handle)
+        shape = (rows.n_rows, self._width)
+        return np.ctypeslib.as_array(address, shape).copy()
+
+    def _keep(self, key: str, picture_id: int, states: HiddenStates) -> None:
+        """Keep rows in RAM; the pictures that were not used the longest go."""
+        self._states.setdefault(key, {})[picture_id] = states
+        self._states.move_to_end(key)
+        self._state_bytes += states.nbytes
+        while self._state_bytes > self._max_state_bytes and len(self._states) > 1:
+            _, oldest = self._states.popitem(last=False)
+            self._state_bytes -= sum(each.nbytes for each in oldest.values())
+
+    def _on_node(self, _tensor: Any, is_question: bool, _data: Any) -> bool:
+        """libmtmd's graph asks which nodes to observe, and then shows each of these.
+
+        False after a node that was observed ends the graph. So every 16th is observed:
+        those between are computed at once.
+        """
+        if is_question:
+            self._n_nodes += 1
+            return self._n_nodes % _NODES_BETWEEN_CHECKS == 0
+        heartbeat.record_progress()
+        self._is_stopped = self._target.is_interrupted()
+        return not self._is_stopped
+
+    # --- pixels
+
+    def decode(self, data: bytes, orientation: int = 1) -> Pixels:
+        """The pixels of a JPEG, PNG, GIF (its first picture) or BMP, turned upright.
+
+        `orientation` is that of EXIF, 1 to 8. Check the header before: a picture takes
+        six bytes a pixel here. Raises UsageError.
+        """
+        mtmd = self._mtmd
+        if not data.startswith(_SIGNATURES):
+            raise UsageError("This is no picture that can be read.", _USE_JPEG)
+        options = mtmd.mtmd_helper_init_opt_default()
+        options.video_params.ffmpeg_bin_dir = _NO_PROGRAMS
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+        LOG.begin_stoppable_pass(lambda: True)
+        found = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
+            self.handle, buffer, len(data), False, options
+        )
+        # That it finds no ffprobe says nothing: the error below says what is wrong.
+        LOG.end_stoppable_pass(is_stopped=True)
+        try:
+            if not found.bitmap or found.video_ctx:
+                raise UsageError("The picture is damaged.", _USE_JPEG)
+            width = mtmd.mtmd_bitmap_get_nx(found.bitmap)
+            height = mtmd.mtmd_bitmap_get_ny(found.bitmap)
+            rgb = mtmd.mtmd_bitmap_get_data(found.bitmap)
+            pixels = np.ctypeslib.as_array(rgb, (height, width, 3))
+            # A copy, in the order of rows: libmtmd frees the pixels.
+            return np.array(turn_upright(pixels, orientation), order="C")
+        finally:
+            if found.bitmap:
+                mtmd.mtmd_bitmap_free(found.bitmap)
+            if found.video_ctx:
+                mtmd.mtmd_helper_video_free(found.video_ctx)
+
+    def close(self) -> None:
+        """Must be called before the target is closed, whose vocabulary it uses."""
+        if self.handle:
+            self._mtmd.mtmd_free(self.handle)
+        self.handle = None
+        self._states.clear()
+        self._state_bytes = 0
+
+
+class _Layout(Struct, frozen=True, eq=False):
+    """The sizes of `ImageRows`."""
+
+    n_rows: int
+    n_positions: int
+    is_causal: bool
+    grid: NDArray[np.int32] | None
+    moves: NDArray[np.int32] | None
+
+
+def _is_mark(vocabulary: Any, token: int) -> bool:
+    """Whether a token may stand around a picture.
+
+    A word that the vocabulary lacks is spelled in letters instead.
+    """
+    if not vocabulary.text_piece(token).strip():
+        return True  # A control token, or a line end.
+    return bool(vocabulary.token_text(token).startswith((b"<", b"[")))
+
+
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
+_USE_JPEG = "Save it as JPEG or PNG."
+
+
+def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
+    """A view of the pixels as the camera was held, by EXIF's number of it (1 to 8).
+
+    The numbers from 5 on exchange width and height. With 6, say, the camera was held
+    upright, turned to the left: its first row is the right column of the scene.
+    """
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+@cache
+def load_library() -> Any:
+    """llama_cpp.mtmd_cpp, whose log goes where llama.cpp's does. Raises EngineError."""
+    # Its library must use the libllama that is loaded.
+    own_folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if own_folder:
+        os.environ.setdefault("MTMD_CPP_LIB", own_folder)
+    try:
+        mtmd = importlib.import_module("llama_cpp.mtmd_cpp")
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise EngineError(
+            f"This build of llama.cpp cannot read pictures: {sanitize(str(error), multiline=False)}",
+            f"Reinstall it: {install_hints.reinstall_llama_cpp()}",
+        ) from error
+    mtmd.mtmd_helper_log_set(LOG.callback, None)
+    return mtmd
