@@ -203,6 +203,8 @@ class Projector:
         params.cb_eval = self._callback
         self._n_nodes = 0
         self._is_stopped = False
+        self._progress_callback = self._mtmd.mtmd_progress_callback(self._on_progress)
+        params.progress_callback = self._progress_callback
         LOG.clear()
         name = os.fsencode(self.path)
         self.handle = self._mtmd.mtmd_init_from_file(name, target.model.handle, params)
@@ -235,14 +237,16 @@ class Projector:
 
     def _check_fit(self) -> None:
         """Raise an error if it is another model's, or makes too many rows for a pass."""
+        self.max_rows = 0
+        """The rows of a large square picture, all tiles together."""
         if not self.sees:
-            self.max_rows = 0
             return
         items = self._lay_out(_LARGE_SIDE, _LARGE_SIDE)
         vocabulary = self._target.vocabulary
         for item in items:
             if isinstance(item, _Layout):
                 self._check_pass(item)
+                self.max_rows += item.n_rows
             elif item < 0 or not _is_mark(vocabulary, item):
                 model = self._target.model.path.name
                 raise ModelFileError(
@@ -250,10 +254,6 @@ class Projector:
                     "vocabulary lacks what it writes around a picture.",
                     Hint("Use the projector of this model, or {image_model=none}."),
                 )
-        self.max_rows: int = sum(
-            item.n_rows for item in items if isinstance(item, _Layout)
-        )
-        """The rows of a large square picture, all tiles together."""
 
     def _check_pass(self, layout: _Layout) -> None:
         """Raise UsageError for a picture at which llama.cpp would abort."""
@@ -489,6 +489,10 @@ class Projector:
         while self._state_bytes > self._max_state_bytes and len(self._states) > 1:
             _, oldest = self._states.popitem(last=False)
             self._state_bytes -= sum(each.nbytes for each in oldest.values())
+
+    def _on_progress(self, share: float, _data: Any) -> bool:
+        heartbeat.record_load(self.path.name, share)
+        return True  # False would cancel loading.
 
     def _on_node(self, _tensor: Any, is_question: bool, _data: Any) -> bool:
         """libmtmd's graph asks which nodes to observe, and then shows each of these.
