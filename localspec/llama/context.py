@@ -350,7 +350,7 @@ class LlamaContext(OpenContext):
                 rows = self._decode_picture(part, n_outputs)
             else:
                 rows = self._decode_tokens(part, n_outputs)
-            if n_outputs == outputs:
+            if not n_left and n_outputs == outputs:
                 return rows
             found.append(rows.copy())
         return np.concatenate(found)

@@ -270,7 +270,7 @@ class Projector:
     def items(self, pixels: Pixels) -> list[int | ImageRows]:
         """What stands for a picture in a prompt; equal pictures have equal ids."""
         height, width, _ = pixels.shape
-        key = sha256(np.ascontiguousarray(pixels)).hexdigest()
+        key = sha256(np.ascontiguousarray(pixels).data).hexdigest()
         return self.read_picture(f"{key} {width}", width, height, lambda: pixels)
 
     def read_picture(

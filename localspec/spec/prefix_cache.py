@@ -165,6 +165,8 @@ class PrefixCache:
 
     def _find_pass_end(self, tokens: Sequence[int], end: int) -> int:
         """The last place up to `end` at which a pass may end."""
+        if end <= self.n_cached:
+            return end
         start = find_cut(tokens, end)
         if start == end:
             return end

@@ -6,8 +6,8 @@ must fail one of these checks.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
-from itertools import combinations
+from contextlib import closing
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from localspec.errors import EngineError, LocalspecError, ModelFileError, UsageError
 from localspec.llama.batch import LlamaBatch
-from localspec.llama.context import C as CONTEXT_C
 from localspec.llama.context import ContextCheckpoints, LlamaContext
 from localspec.llama.images import ImageRows, Projector, turn_upright
+from localspec.llama.library import C
 from localspec.machine.llama_params import ModelRole
 from localspec.spec import heartbeat
-from localspec.spec.prefix_cache import ConversationSnapshots, PrefixCache
+from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.protocols import DecodeInterrupted, HiddenStates, Logits
 from tests.spec.test_mutants import plant
 from tests.support.picture_prompts import (
@@ -135,7 +135,9 @@ def check_checkpoints(models: VisionModels, kind: str) -> None:
             for saved_at in (start, end, end + 1):
                 model.read_anew(ids[:saved_at])
                 assert context.save_checkpoint()
-                model.read([*ids, *later])
+                model.read(ids)
+                for i in (0, 30, 60):
+                    context.decode(later[i : i + 30], 0)
                 context.truncate(len(ids) - 1)
                 assert context.n_past in (saved_at, len(ids) - 1)
                 assert_near(model.read(ids), expected)
@@ -209,8 +211,10 @@ def read_all(cache: PrefixCache, ids: list[int]) -> Logits:
     return row
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_ubatch", [32, 48, 512])
+@pytest.mark.parametrize(
+    ("kind", "n_ubatch"),
+    [*product(KINDS, (64, 512)), *product(("smolvlm", *M_ROPE), (32,))],
+)
 def test_no_pass_ends_inside_a_picture(
     vision_models: VisionModels,
     kind: str,
@@ -312,17 +316,14 @@ def test_a_prompt_may_begin_and_end_with_a_picture(
 def test_a_picture_longer_than_a_pass_is_read_in_several(
     vision_models: VisionModels, kind: str
 ) -> None:
-    """What was read of it stays usable after a stop between the passes."""
-    large = noise(500, 420, seed=4)
-    settings = replace(PICTURE_SETTINGS, n_ubatch=64)
-    with (
-        seeing_model(vision_models, kind) as reference,
-        seeing_model(vision_models, kind, settings=settings, snapshots=6) as model,
-    ):
+    """It may be left there, too, and read on or not."""
+    large = noise(300, 220, seed=4)
+    settings = replace(PICTURE_SETTINGS, n_ubatch=48)
+    with seeing_model(vision_models, kind, settings=settings, snapshots=6) as model:
         ids = model.prompt("see ", large, " what is it?")
         start, end = picture_places(ids)[0]
-        assert end - start > 3 * 64
-        expected = reference.read_anew(reference.prompt("see ", large, " what is it?"))
+        assert end - start > 3 * 48
+        _, _, expected = model.read_by_libmtmd("see ", large, " what is it?")
         cache = PrefixCache(model.context, None, model.context.rollback)
         assert_near(read_all(cache, ids), expected)
         cache.rewind_to([0])
@@ -365,9 +366,11 @@ def test_a_picture_that_must_be_read_whole_and_does_not_fit_is_refused(
     projector.keys["projector.scale_factor"] = 2
     projector.write(path)
     role = ModelRole(settings, 8, 0)
-    with closing(LlamaContext(vision_models["gemma3"].model, role)) as context:
-        with pytest.raises(UsageError, match="64 rows.*one pass"):
-            Projector(path, context, kind="gemma3")
+    with (
+        closing(LlamaContext(vision_models["gemma3"].model, role)) as context,
+        pytest.raises(UsageError, match=r"64 rows.*one pass"),
+    ):
+        Projector(path, context, kind="gemma3")
 
 
 @pytest.mark.parametrize(
@@ -386,9 +389,11 @@ def test_the_projector_of_another_model_is_refused(
     """Also one of the same width, of which only what is around a picture tells."""
     path = vision_models[projector].projector
     role = ModelRole(PICTURE_SETTINGS, 8, 0)
-    with closing(LlamaContext(vision_models[kind].model, role)) as context:
-        with pytest.raises(ModelFileError, match=path.name):
-            Projector(path, context, kind=tower(projector).kind)
+    with (
+        closing(LlamaContext(vision_models[kind].model, role)) as context,
+        pytest.raises(ModelFileError, match=path.name),
+    ):
+        Projector(path, context, kind=tower(projector).kind)
 
 
 @pytest.mark.parametrize("cut", [0, 700, -3000])
@@ -399,9 +404,11 @@ def test_a_damaged_projector_is_refused(
     path = tmp_path / "damaged.gguf"
     path.write_bytes(files.projector.read_bytes()[:cut])
     role = ModelRole(PICTURE_SETTINGS, 8, 0)
-    with closing(LlamaContext(files.model, role)) as context:
-        with pytest.raises(ModelFileError, match=r"damaged\.gguf"):
-            Projector(path, context, kind="gemma3")
+    with (
+        closing(LlamaContext(files.model, role)) as context,
+        pytest.raises(ModelFileError, match=r"damaged\.gguf"),
+    ):
+        Projector(path, context, kind="gemma3")
 
 
 def test_kinds_whose_rows_depend_on_the_text_are_refused(
@@ -443,9 +450,7 @@ def test_rows_can_be_limited(vision_models: VisionModels, kind: str) -> None:
 # --- computing rows
 
 
-def count_encodes(
-    projector: Projector, monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
+def count_encodes(projector: Projector, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each picture or tile that is computed from now on."""
     encoded: list[int] = []
     encode = projector._encode_chunk
@@ -514,17 +519,17 @@ def test_computing_rows_can_be_stopped(
         projector = model.projector
         ids = model.prompt(*CHAT)
         expected = model.read_anew(ids)
-        start, _ = picture_places(ids)[0]
         n_asked = 0
         stop_at = 0
 
         def is_interrupted() -> bool:
             nonlocal n_asked
             n_asked += 1
-            return n_asked == stop_at
+            return n_asked >= stop_at
 
         capfd.readouterr()
-        for stop_at in range(1, 500):
+        for each in range(1, 500):
+            stop_at = each
             n_asked = 0
             projector._states.clear()
             projector._state_bytes = 0
@@ -617,9 +622,11 @@ def test_other_bytes_are_refused_and_start_no_program(
         program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n", encoding="utf-8")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with seeing_model(vision_models, "qwen2vl") as model:
-        with pytest.raises(LocalspecError):
-            model.projector.decode(data)
+    with (
+        seeing_model(vision_models, "qwen2vl") as model,
+        pytest.raises(LocalspecError),
+    ):
+        model.projector.decode(data)
     assert not (tmp_path / "started").exists()
     assert capfd.readouterr().err == ""
 
@@ -644,14 +651,20 @@ def test_a_picture_is_turned_as_the_camera_was_held() -> None:
 # --- planted bugs
 
 
-def _plant_in_batches(change: Callable[[np.ndarray], np.ndarray]) -> Callable[..., None]:
+def _plant_in_batches(
+    change: Callable[[np.ndarray], np.ndarray],
+) -> Callable[..., None]:
     """Change the positions of a picture's rows."""
 
     def plant_it(monkeypatch: pytest.MonkeyPatch) -> None:
         original = LlamaBatch.set_picture
 
         def changed(
-            self: LlamaBatch, states: HiddenStates, positions: np.ndarray, *, outputs: int
+            self: LlamaBatch,
+            states: HiddenStates,
+            positions: np.ndarray,
+            *,
+            outputs: int,
         ) -> None:
             original(self, states, change(positions), outputs=outputs)
 
@@ -679,12 +692,12 @@ def _exchange_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _set_causality(value: Callable[[bool], bool]) -> Callable[..., None]:
     def plant_it(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = CONTEXT_C.llama_set_causal_attn
+        original = C.llama_set_causal_attn
 
         def changed(handle: object, is_causal: bool) -> None:
             original(handle, value(is_causal))
 
-        monkeypatch.setattr(CONTEXT_C, "llama_set_causal_attn", changed)
+        monkeypatch.setattr(C, "llama_set_causal_attn", changed)
 
     return plant_it
 
@@ -732,16 +745,18 @@ BUGS: dict[str, tuple[Callable[..., None], Check, Sequence[str]]] = {
     ),
     "a cut is made at a cell": (
         _mutate(
-            LlamaContext._cut_memory, "position = self.position(n_past)", "position = n_past"
+            LlamaContext._cut_memory,
+            "position = self.position(n_past)",
+            "position = n_past",
         ),
         check_cuts,
         ("qwen2vl",),
     ),
     "a picture is rolled back by a snapshot": (
         _mutate(
-            LlamaContext._decode_picture,
-            "self.n_past += n\n    self._last_decode_at = self.n_past",
-            "self.n_past += n",
+            LlamaContext._cut_memory,
+            "n_past <= self._last_decode_at",
+            "n_past < self._last_decode_at - 99",
         ),
         check_cuts_of_what_was_just_read,
         ("qwen35",),

@@ -3,7 +3,6 @@
 Whatever happened before, the next answer is as if its text were read anew.
 """
 
-from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -16,7 +15,7 @@ from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.picture_ids import find_cut
 from localspec.spec.prefix_cache import ConversationSnapshots, PrefixCache
 from localspec.spec.prepared_answer import PreparedAnswer, TokenPart
-from localspec.spec.protocols import DecodeInterrupted, Logits
+from localspec.spec.protocols import Logits
 from localspec.spec.speculative_loop import Drafting, RoundResult, speculative_decode
 from localspec.spec.verifiers import make_verifier
 from tests.support.long_cases import LONG
@@ -213,7 +212,9 @@ def test_the_next_answer_is_as_from_fresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("localspec.spec.prefix_cache.MIN_TOKENS", 24)
-    settings = replace(PICTURE_SETTINGS, n_ubatch=64, n_ctx=768, swa_full=kind != "gemma3")
+    settings = replace(
+        PICTURE_SETTINGS, n_ubatch=64, n_ctx=768, swa_full=kind != "gemma3"
+    )
     fresh_settings = replace(PICTURE_SETTINGS, n_ctx=768)
     limit = None if kind != "gemma4" else 64
     with (

@@ -38,7 +38,7 @@ def overridden() -> Iterator[list[str]]:
 
     C.llama_log_set(read, None)
     yield lines
-    C.llama_log_set(LOG._callback, None)
+    C.llama_log_set(LOG.callback, None)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 11, N_LAYERS, ALL_LAYERS])

@@ -14,7 +14,7 @@ from localspec.llama.images import Pixels, Projector, join_items
 from localspec.llama.library import C, get_logits_address
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
-from localspec.spec.picture_ids import without_pictures
+from localspec.spec.picture_ids import split_at_pictures, without_pictures
 from localspec.spec.protocols import Logits
 from tests.support.sessions import SETTINGS
 from tests.support.vision_models import VisionModels, noise, tower
@@ -48,9 +48,15 @@ class SeeingModel(Struct, frozen=True):
 
     def read(self, ids: Sequence[int]) -> Logits:
         """The logits after a text, of which the memory holds the first cells."""
-        n_past = self.context.n_past
-        rows: Logits = self.context.decode(ids[n_past:], 1)[0].copy()
-        return rows
+        passes: list[Sequence[int]] = []
+        for part in split_at_pictures(ids[self.context.n_past :]):
+            n = self.context.n_batch
+            passes += [part[i : i + n] for i in range(0, len(part), n)]
+        *first, last = passes
+        for part in first:
+            self.context.decode(part, 0)
+        row: Logits = self.context.decode(last, 1)[0].copy()
+        return row
 
     def read_anew(self, ids: Sequence[int]) -> Logits:
         self.context.truncate(0)
@@ -134,9 +140,7 @@ def seeing_model(
     files = models[kind]
     role = ModelRole(settings, outputs, snapshots, load_mtp=load_mtp)
     with closing(LlamaContext(files.model, role)) as context:
-        made = Projector(
-            files.projector, context, kind=tower(kind).kind, **projector
-        )
+        made = Projector(files.projector, context, kind=tower(kind).kind, **projector)
         with closing(made):
             yield SeeingModel(context, made)
 

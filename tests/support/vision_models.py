@@ -15,7 +15,7 @@ picture, how many rows it makes, and where they stand.
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -94,13 +94,15 @@ class VisionModels:
             model = head_models.assistant(text_model("gemma4"))
             words = _WORDS["gemma4"]
         else:
-            model = {"eagle3": head_models.eagle3, "dflash": head_models.block}[name]()
+            model = head_models.block()
+            if name == "eagle3":
+                model = head_models.eagle3()
             words = _WORDS["smolvlm"]
         return _with_words(model, words).write(path)
 
 
 def text_model(kind: str) -> Model:
-    makers = {
+    makers: dict[str, Callable[[], Model]] = {
         "smolvlm": head_models.deep,
         "gemma3": lambda: tinygguf.sliding(2, window=48),
         "qwen2vl": lambda: _qwen("qwen2vl"),

@@ -82,7 +82,7 @@ def quantize(request: QuantizeRequest, report: ReportProgress) -> QuantizedFile:
             ctypes.byref(params),
         )
     finally:
-        C.llama_log_set(LOG._callback, None)
+        C.llama_log_set(LOG.callback, None)
     if code != 0:
         raise ValueError(f"llama.cpp cannot convert it: {reason or f'code {code}'}.")
     handle = os.open(request.out, os.O_RDWR)
