@@ -4,9 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from localspec.engine import draft_scoring
+from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.protocol.wire import SamplingParams
+from localspec.spec import drafters
 from localspec.spec.picture_ids import has_pictures
+from localspec.spec.prepared_answer import PreparedAnswer, TokenPart
+from localspec.spec.verifiers import make_verifier
 from tests.support.long_cases import often
 from tests.support.picture_prompts import SMALL, TALL, WIDE, Part
 from tests.support.picture_sessions import SeeingSession, seeing_session

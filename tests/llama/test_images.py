@@ -213,7 +213,7 @@ def read_all(cache: PrefixCache, ids: list[int]) -> Logits:
 
 @pytest.mark.parametrize(
     ("kind", "n_ubatch"),
-    [*product(KINDS, (64, 512)), *product(("smolvlm", *M_ROPE), (32,))],
+    [*product(KINDS, (128, 512)), *product(("smolvlm", "gemma3", *M_ROPE), (32, 48))],
 )
 def test_no_pass_ends_inside_a_picture(
     vision_models: VisionModels,

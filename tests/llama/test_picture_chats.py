@@ -3,10 +3,12 @@
 Whatever happened before, the next answer is as if its text were read anew.
 """
 
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Kind
 from msgspec.structs import replace
 
 from localspec.protocol.events import SpeculationPlan
@@ -30,8 +32,8 @@ from tests.support.vision_models import KINDS, VisionModels, noise
 
 N_OPERATIONS = 500
 MAX_CELLS = 420
-TOLERANCE = 0.05
-"""The recurrent kind rounds by the widths of its passes; a wrong place moves by 0.1."""
+TOLERANCE = 0.01
+"""Passes of other widths round differently; a wrong place moves a logit by 0.1."""
 TEXTS = (" what is it?", " and this", " tell me the one", " a b c", " yes", "\n")
 
 
@@ -206,27 +208,29 @@ class RandomChats:
     [40, pytest.param(N_OPERATIONS, marks=LONG)],
 )
 def test_the_next_answer_is_as_from_fresh(
-    vision_models: VisionModels,
+    tmp_path: Path,
     kind: str,
     n_operations: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("localspec.spec.prefix_cache.MIN_TOKENS", 24)
+    models = VisionModels(tmp_path, Kind.F32)
+    # Flash attention rounds by the width of a pass.
     settings = replace(
-        PICTURE_SETTINGS, n_ubatch=64, n_ctx=768, swa_full=kind != "gemma3"
+        PICTURE_SETTINGS,
+        flash_attn="off",
+        kv_type="f32",
+        n_ubatch=128 if kind == "gemma4" else 64,
+        n_ctx=768,
+        swa_full=kind != "gemma3",
     )
-    fresh_settings = replace(PICTURE_SETTINGS, n_ctx=768)
-    limit = None if kind != "gemma4" else 64
+    fresh_settings = replace(settings, swa_full=True)
     with (
-        seeing_model(
-            vision_models, kind, snapshots=6, settings=settings, max_rows=limit
-        ) as model,
-        seeing_model(
-            vision_models, kind, settings=fresh_settings, max_rows=limit
-        ) as fresh,
+        seeing_model(models, kind, snapshots=6, settings=settings) as model,
+        seeing_model(models, kind, settings=fresh_settings) as fresh,
     ):
         chats = RandomChats(model, fresh, seed=len(kind))
         for _ in range(n_operations):
             chats.run()
             chats.check()
-        assert chats.n_stopped > n_operations // 40
+        assert chats.n_stopped >= n_operations // 40

@@ -19,8 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tests.support import head_models, head_targets, tinygguf
@@ -63,8 +65,10 @@ class VisionFiles(Struct, frozen=True):
 class VisionModels:
     """The kinds by name; each is written on first use."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, weights: Kind = Kind.Q8_0) -> None:
+        """Q8_0 computes the same at every width, F32 nearly the same in any order."""
         self.folder = folder
+        self._weights = weights
 
     def __getitem__(self, kind: str) -> VisionFiles:
         files = VisionFiles(
@@ -74,7 +78,7 @@ class VisionModels:
             model = text_model(kind)
             if kind == "qwen35":
                 model = head_targets.with_layer(model, 3)
-            model.write(files.model)
+            replace(model, kind=self._weights).write(files.model)
             tower(kind).write(files.projector)
         return files
 
@@ -110,7 +114,6 @@ def text_model(kind: str) -> Model:
         "qwen35": lambda: head_targets.target("qwen35"),
         "gemma4": lambda: head_targets.gemma4("dense"),
     }
-    # Q8_0 computes the same at every width.
     return _with_words(head_models.quantised(makers[kind]()), _WORDS[kind])
 
 
