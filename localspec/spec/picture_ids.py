@@ -40,11 +40,11 @@ def is_later_row(token: int) -> bool:
 
 
 def find_cut(tokens: Sequence[int], end: int) -> int:
-    """The last place up to `end`, which is in the text, that is not inside a picture.
+    """The last place up to `end` that is not inside a picture.
 
     Of the text above, 2 and 3 are inside the first picture: the place is 1.
     """
-    while is_later_row(tokens[end]):
+    while end < len(tokens) and is_later_row(tokens[end]):
         end -= 1
     return end
 
