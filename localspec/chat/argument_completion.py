@@ -12,6 +12,7 @@ from localspec.chat import presets
 from localspec.chat.settings import value_choices
 from localspec.errors import LocalspecError
 from localspec.models import model_lookup
+from localspec.models.pictures import is_picture_name
 from localspec.sanitize import sanitize
 
 _MAX_ENTRIES = 2000  # Entries of a folder that are looked at.
@@ -43,6 +44,12 @@ def _complete_path(typed: str, suffix: str) -> Iterator[str]:
             yield sanitize(f"{typed_folder}{entry.name}/", multiline=False)
         elif entry.suffix.lower() == suffix or not suffix:
             yield sanitize(f"{typed_folder}{entry.name}", multiline=False)
+
+
+def complete_picture(typed: str) -> list[str]:
+    """Folders, and files with the name of a picture."""
+    paths = complete_path(typed)
+    return [path for path in paths if path.endswith("/") or is_picture_name(path)]
 
 
 def complete_model(typed: str) -> list[str]:

@@ -59,6 +59,7 @@ def import_files(history: ChatHistory, files: Sequence[Path]) -> ImportReport:
             chat.conversation.all_turns,
             created=chat.created or now,
             updated=chat.updated or now,
+            pictures=chat.pictures,
         )
         for chat in filled
     ]

@@ -385,7 +385,13 @@ class AnswerGenerator:
 
         def build(start: int) -> tuple[ChatMessage, ...]:
             turns = self._older[start : dropped.turns]
-            return build_messages(conversation.system, previous, turns, Turn(question))
+            return build_messages(
+                conversation.system,
+                previous,
+                turns,
+                Turn(question),
+                picture_paths=conversation.picture_paths,
+            )
 
         def fits(start: int) -> bool:
             command = CountCommand(

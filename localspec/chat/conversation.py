@@ -15,10 +15,12 @@ from localspec.protocol.events import (
     Event,
     FinishReason,
     GenerationFinished,
+    PictureReading,
     Prefill,
     Round,
+    Thumbnail,
 )
-from localspec.protocol.wire import ChatMessage
+from localspec.protocol.wire import ChatMessage, PictureRef
 
 SUMMARY_HEADING = "Summary of the earlier conversation:"
 """First line of the system note that replaces dropped turns."""
@@ -27,6 +29,26 @@ SUMMARY_HEADING = "Summary of the earlier conversation:"
 class Attachment(Struct, frozen=True):
     name: str
     text: str
+
+
+class PictureAttachment(Struct, frozen=True):
+    """A picture of a question. Its bytes are kept once, by their hash."""
+
+    name: str
+    sha256: str
+    kind: str  # Of `models.pictures.PictureKind`.
+    width: int  # In pixels, as it is seen: after the turn that EXIF asks for.
+    height: int
+    n_rows: int | None = None
+    """Tokens of the context that it takes; None until a model has counted them."""
+    thumbnail: Thumbnail | None = None  # None until a model has read it.
+
+    def with_reading(self, reading: PictureReading) -> PictureAttachment:
+        """With what the engine reports when it reads this picture."""
+        if reading.sha256 != self.sha256:
+            return self
+        thumbnail = reading.thumbnail or self.thumbnail
+        return replace(self, n_rows=reading.rows, thumbnail=thumbnail)
 
 
 class Turn(Struct, frozen=True):
@@ -44,10 +66,17 @@ class Turn(Struct, frozen=True):
     events: tuple[Event, ...] = ()
     """Those of the answer, for the token view and the replay."""
     attachments: tuple[Attachment, ...] = ()
+    pictures: tuple[PictureAttachment, ...] = ()
     id: int = 0  # Unique in the chat, and larger than the ids of all earlier turns.
     parent: int | None = None
     """The id of the previous turn; None for the first turn of the chat."""
     model: str = ""  # The name of the answering model; empty if unknown.
+
+    @property
+    def file_names(self) -> list[str]:
+        """The names of its files and pictures."""
+        names = [file.name for file in self.attachments]
+        return names + [picture.name for picture in self.pictures]
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -77,7 +106,7 @@ class Turn(Struct, frozen=True):
         return False
 
     def without_answer(self) -> Turn:
-        """The question alone, with its files and its place in the chat."""
+        """The question alone, with its files, pictures and place in the chat."""
         return replace(self, answer="", finish_reason=None, events=(), model="")
 
     def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
@@ -86,14 +115,18 @@ class Turn(Struct, frozen=True):
     def with_events(self, events: Sequence[Event]) -> Turn:
         text = [self.answer]
         reason = self.finish_reason
+        pictures = self.pictures
         for event in events:
             if isinstance(event, Round):
                 text += [token.text for token in event.tokens]
             elif isinstance(event, GenerationFinished):
                 text.append(event.tail)
                 reason = event.reason
+            elif isinstance(event, PictureReading):
+                pictures = tuple(picture.with_reading(event) for picture in pictures)
         return replace(
             self,
+            pictures=pictures,
             answer="".join(text),
             finish_reason=reason,
             events=(*self.events, *events),
@@ -158,6 +191,11 @@ class Conversation:
         """The last turn that was asked before the system prompt was set; 0: none."""
         self._set_turns(turns)
         self._path = self._path_to(head)
+        self.picture_paths: dict[str, str] = {}
+        """The files of pictures that the model can read, by hash.
+
+        In a message, any other picture is a line of text with its name.
+        """
         self.dropped = DroppedTurns()
         """What an overflow of the context left out; see `active_dropped`."""
         self._checked_dropped = _CheckedDropped(self.dropped, (), is_prefix=True)
@@ -166,6 +204,7 @@ class Conversation:
         """The conversation as it is now, for a thread that reads it."""
         other = Conversation(self.seed, self._system, self._turns.values(), self.head)
         other.system_since = self.system_since
+        other.picture_paths = dict(self.picture_paths)
         other.dropped = self.dropped
         return other
 
@@ -230,9 +269,19 @@ class Conversation:
         if not self._path:
             raise UsageError("The chat is empty.", "Type a message.")
 
-    def ask(self, question: str, attachments: Sequence[Attachment] = ()) -> Turn:
+    def ask(
+        self,
+        question: str,
+        attachments: Sequence[Attachment] = (),
+        pictures: Sequence[PictureAttachment] = (),
+    ) -> Turn:
         return self._append(
-            Turn(question, attachments=tuple(attachments), parent=self.head)
+            Turn(
+                question,
+                attachments=tuple(attachments),
+                pictures=tuple(pictures),
+                parent=self.head,
+            )
         )
 
     def update_turn(self, turn: Turn) -> None:
@@ -367,7 +416,9 @@ class Conversation:
         compared.
         """
         summary, turns, last = self._select_turns(dropped)
-        return build_messages(self.system, summary, turns, last)
+        return build_messages(
+            self.system, summary, turns, last, picture_paths=self.picture_paths
+        )
 
     def prompt_text(self, dropped: DroppedTurns | None = None) -> str:
         """The completion model's prompt: the same turns as one text."""
@@ -389,9 +440,17 @@ class Conversation:
 
 
 def build_messages(
-    system: str, summary: str, turns: Sequence[Turn], last: Turn
+    system: str,
+    summary: str,
+    turns: Sequence[Turn],
+    last: Turn,
+    *,
+    picture_paths: Mapping[str, str] = {},
 ) -> tuple[ChatMessage, ...]:
-    """Build the messages of a chat. `summary` replaces the turns before `turns`."""
+    """Build the messages of a chat. `summary` replaces the turns before `turns`.
+
+    `picture_paths`: as `Conversation.picture_paths`.
+    """
     notes = []
     if system:
         notes.append(system)
@@ -407,8 +466,27 @@ def build_messages(
             turn.tokens,
             starts_in_thinking=turn.starts_in_thinking,
         )
-        messages += [ChatMessage("user", format_question(turn)), answer]
-    return (*messages, ChatMessage("user", format_question(last)))
+        messages += [_build_question(turn, picture_paths), answer]
+    return (*messages, _build_question(last, picture_paths))
+
+
+def _build_question(turn: Turn, picture_paths: Mapping[str, str]) -> ChatMessage:
+    """The message of a question, whose pictures come before its text."""
+    images = []
+    lines = []
+    for picture in turn.pictures:
+        path = picture_paths.get(picture.sha256)
+        if path is None:
+            lines.append(f"[image: {picture.name}, not seen by this model]")
+        else:
+            images.append(PictureRef(path, picture.sha256))
+    text = format_question(turn)
+    if not turn.pictures:
+        return ChatMessage("user", text)
+    from localspec.models.pictures import without_marks  # noqa: PLC0415  it loads OpenSSL
+
+    text = "\n".join([*lines, text]).rstrip("\n")
+    return ChatMessage("user", without_marks(text), images=tuple(images))
 
 
 _FENCE = re.compile(r"^`{3,}", re.MULTILINE)

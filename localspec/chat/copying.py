@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.chat import export
 from localspec.chat.conversation import Turn
 from localspec.chat.history import SavedChat
 from localspec.chat.markdown_parser import MARKDOWN_PARSER
+from localspec.chat.pictures import no_pictures
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
 from localspec.units import count
@@ -39,7 +41,8 @@ def select_text(chat: SavedChat, argument: str = "") -> str:
     word, _, number = argument.strip().partition(" ")
     if word == "all":
         chat.conversation.require_turns()
-        return sanitize(export.render(chat, ".md"))
+        # A clipboard is no place for megabytes of pictures: they are named.
+        return sanitize(export.render(replace(chat, read_picture=no_pictures), ".md"))
     if word == "code":
         return _select_code(chat, number)
     if word:

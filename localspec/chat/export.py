@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -15,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from localspec.chat.conversation import Conversation, Turn, format_question
+from localspec.chat.conversation import (
+    Conversation,
+    PictureAttachment,
+    Turn,
+    format_question,
+)
 from localspec.chat.history import (
     ChatListEntry,
     ChatLocation,
@@ -24,6 +30,7 @@ from localspec.chat.history import (
     name_answers,
     name_chat_model,
 )
+from localspec.chat.pictures import PictureReader, no_pictures
 from localspec.chat.settings import ChatSettings
 from localspec.chat.titles import make_title
 from localspec.config import toml_file
@@ -39,13 +46,15 @@ _CODE_BLOCK = re.compile(
     r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE
 )
 
+_MARKDOWN_MARK = re.compile(r"[\[\]\\<>&*`]")
+
 _HTML_PAGE = """\
 <!DOCTYPE html>
 <html lang="">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
@@ -69,6 +78,17 @@ footer {{ margin-top: 3rem; font-size: 0.8rem; opacity: 0.6; }}
 """
 
 
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_PICTURE_POLICY = "; img-src data:"  # Only of pages with pictures.
+_MEDIA_TYPES = {
+    "jpeg": "image/jpeg",
+    "png": "image/png",
+    "gif": "image/gif",
+    "bmp": "image/bmp",
+}
+"""By the kind of a picture."""
+
+
 def format_timestamp(seconds: float) -> str:
     """Format seconds since 1970 as ISO 8601 in UTC; invalid values give 1970."""
     with suppress(ValueError, OverflowError, OSError):
@@ -77,7 +97,10 @@ def format_timestamp(seconds: float) -> str:
 
 
 def snapshot_chat(
-    conversation: Conversation, pair: ChatPair, settings: ChatSettings
+    conversation: Conversation,
+    pair: ChatPair,
+    settings: ChatSettings,
+    read_picture: PictureReader = no_pictures,
 ) -> SavedChat:
     """Copy a conversation, so that it can be exported while it goes on."""
     now = datetime.now(UTC).timestamp()
@@ -89,7 +112,9 @@ def snapshot_chat(
         created=now,
         updated=now,
     )
-    return SavedChat(ChatLocation("", 0), entry, conversation.copy(), settings)
+    return SavedChat(
+        ChatLocation("", 0), entry, conversation.copy(), settings, read_picture
+    )
 
 
 def render(chat: SavedChat, suffix: str) -> str:
@@ -112,18 +137,25 @@ def save_file(path: Path, text: str, *, overwrite: bool) -> None:
 
 
 def render_text(chat: SavedChat) -> str:
-    """The selected path, without thinking."""
-    blocks = (
-        f"{speaker}: {text}".rstrip("\n") for speaker, text in _speeches(chat, "Answer")
-    )
+    """The selected path, without thinking; pictures are named."""
+    speeches = _speeches(chat, "Answer", _name_picture)
+    blocks = (f"{speaker}: {text}".rstrip("\n") for speaker, text in speeches)
     return "\n\n".join(blocks) + "\n"
 
 
 def render_markdown(chat: SavedChat) -> str:
-    """The selected path, without thinking."""
+    """The selected path, without thinking; pictures are in it."""
     name = name_chat_model(chat.list_entry.pair) or "model"
+
+    def show_picture(picture: PictureAttachment) -> str:
+        address = _picture_address(picture, chat)
+        if not address:
+            return _name_picture(picture)
+        text = _MARKDOWN_MARK.sub(r"\\\g<0>", _picture_name(picture))
+        return f"![{text}]({address})"
+
     blocks = [f"# A chat with {name}"]
-    for speaker, text in _speeches(chat, "model"):
+    for speaker, text in _speeches(chat, "model", show_picture):
         blocks += [f"## {speaker}", _close_blocks(text.strip("\n"))]
     turns = chat.conversation.turns
     if turns and turns[-1].finish_reason is None:
@@ -166,10 +198,14 @@ def _close_blocks(text: str) -> str:
     return text
 
 
-def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
+def _speeches(
+    chat: SavedChat,
+    default_name: str,
+    show_picture: Callable[[PictureAttachment], str],
+) -> Iterator[tuple[str, str]]:
     """Yield each speaker and what was said.
 
-    `default_name`: of a model that is unknown.
+    `default_name`: of a model that is unknown. `show_picture`: what stands for one.
     """
     conversation = chat.conversation
     pair = chat.list_entry.pair
@@ -178,13 +214,33 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
     for n, turn in enumerate(conversation.turns):
         if n == n_before:
             yield "System", sanitize(conversation.system)
+        parts = [show_picture(picture) for picture in turn.pictures]
         question = sanitize(format_question(turn))
         if question:
-            yield "You", question
+            parts.append(question)
+        if parts:
+            yield "You", "\n\n".join(parts)
         yield (
             names[turn.model] or default_name,
             sanitize(turn.visible_answer(pair.thinking)),
         )
+
+
+def _picture_name(picture: PictureAttachment) -> str:
+    return sanitize(picture.name, multiline=False)
+
+
+def _name_picture(picture: PictureAttachment) -> str:
+    return f"[image: {_picture_name(picture)}]"
+
+
+def _picture_address(picture: PictureAttachment, chat: SavedChat) -> str:
+    """The picture as an address that has its bytes; empty if they are not there."""
+    data = chat.read_picture(picture.sha256)
+    media_type = _MEDIA_TYPES.get(picture.kind)
+    if data is None or media_type is None:
+        return ""
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
 def _name_answers(chat: SavedChat) -> dict[str, str]:
@@ -214,23 +270,38 @@ def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
 
 
 def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
-    """All branches; `with_events` adds the engine events of each answer."""
+    """All branches; `with_events` adds the engine events of each answer.
+
+    The bytes of a picture are there once, however many turns have it.
+    """
     conversation = chat.conversation
-    body = {
-        "schema": 1,
-        "chat": list_entry_json(chat.list_entry)
-        | {
-            "seed": conversation.seed,
-            "system": conversation.system,
-            "settings": to_builtins(chat.settings),
-            "path": [turn.id for turn in conversation.turns],
-            "turns": [
-                _turn_json(turn, chat, with_events=with_events)
-                for turn in conversation.all_turns
-            ],
-        },
+    body = list_entry_json(chat.list_entry) | {
+        "seed": conversation.seed,
+        "system": conversation.system,
+        "settings": to_builtins(chat.settings),
+        "path": [turn.id for turn in conversation.turns],
+        "turns": [
+            _turn_json(turn, chat, with_events=with_events)
+            for turn in conversation.all_turns
+        ],
     }
-    return json.dumps(body) + "\n"
+    pictures = _pictures_json(chat)
+    if pictures:
+        body["pictures"] = pictures
+    return json.dumps({"schema": 1, "chat": body}) + "\n"
+
+
+def _pictures_json(chat: SavedChat) -> dict[str, str]:
+    """The bytes of all pictures in Base64, by hash, without those that were lost."""
+    pictures: dict[str, str] = {}
+    for turn in chat.conversation.all_turns:
+        for picture in turn.pictures:
+            if picture.sha256 in pictures:
+                continue
+            data = chat.read_picture(picture.sha256)
+            if data is not None:
+                pictures[picture.sha256] = base64.b64encode(data).decode()
+    return pictures
 
 
 def _turn_json(turn: Turn, chat: SavedChat, *, with_events: bool) -> dict[str, Any]:
@@ -249,6 +320,8 @@ def _turn_json(turn: Turn, chat: SavedChat, *, with_events: bool) -> dict[str, A
         "finish_reason": turn.finish_reason,
         "interrupted": turn.finish_reason is None,
     }
+    if turn.pictures:
+        body["pictures"] = [to_builtins(picture) for picture in turn.pictures]
     if with_events:
         body["events"] = [json.loads(events.encode(event)) for event in turn.events]
     return body
@@ -264,21 +337,37 @@ def render_html(chat: SavedChat) -> str:
     for n, turn in enumerate(chat.conversation.turns):
         if n == n_before:
             blocks.append(f"<h2>System</h2>\n{_text_html(chat.conversation.system)}")
-        blocks += _question_html(turn)
+        blocks += _question_html(turn, chat)
         blocks.append(f"<h2>{_escape(names[turn.model]) or name}</h2>")
         blocks += _answer_html(turn, chat)
     footer = f"{name} · {format_timestamp(chat.list_entry.updated)} · localspec"
-    return _HTML_PAGE.format(title=title, body="\n".join(blocks), footer=footer)
+    policy = _POLICY
+    if any(turn.pictures for turn in chat.conversation.turns):
+        policy += _PICTURE_POLICY
+    return _HTML_PAGE.format(
+        title=title, body="\n".join(blocks), footer=footer, policy=policy
+    )
 
 
-def _question_html(turn: Turn) -> Iterator[str]:
-    if turn.question or turn.attachments:
+def _question_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
+    if turn.question or turn.attachments or turn.pictures:
         yield "<h2>You</h2>"
+    for picture in turn.pictures:
+        yield _picture_html(picture, chat)
     for file in turn.attachments:
         name = _escape(file.name, multiline=False)
         yield f"<details><summary>{name}</summary><pre>{_escape(file.text)}</pre></details>"
     if turn.question:
         yield _text_html(turn.question, "said you")
+
+
+def _picture_html(picture: PictureAttachment, chat: SavedChat) -> str:
+    name = _escape(picture.name, multiline=False)
+    address = _picture_address(picture, chat)
+    if not address:
+        return _text_html(_name_picture(picture))
+    style = "max-width: 100%; max-height: 30rem"
+    return f'<p><img src="{address}" alt="{name}" title="{name}" style="{style}"></p>'
 
 
 def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:

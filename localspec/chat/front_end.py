@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from localspec.chat.conversation import PictureAttachment
 from localspec.chat.session import ChatSession
 from localspec.documents.reading import FileRequest
 from localspec.launch import ResolvedPair
@@ -100,6 +101,14 @@ class ChatFrontEnd(Protocol):
 
     def remove_attachments(self) -> None:
         """Send the next question without files."""
+        ...
+
+    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
+        """Attach the pictures that `load` returns to the next question.
+
+        `load` waits for a disk or another program, so the app calls it on a thread. An
+        error of it is shown.
+        """
         ...
 
     def mark_tokens(self, *, marked: bool) -> None: ...

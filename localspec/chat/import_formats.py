@@ -10,11 +10,13 @@ The formats that are read, each recognised by its keys:
 * LM Studio 0.3 and later: a `.conversation.json`, whose messages have `versions`.
 * Open WebUI: a list of chats, each with `chat.history`.
 
-Only text is read. A picture or another file becomes one line with its name.
+Pictures are read of our own format only. Elsewhere a picture, or another file that is no
+text, becomes one line with its name.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,9 +26,15 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from localspec.chat.conversation import Attachment, Conversation, Turn
+from localspec.chat.conversation import (
+    Attachment,
+    Conversation,
+    PictureAttachment,
+    Turn,
+)
 from localspec.chat.settings import ChatSettings
-from localspec.errors import UsageError
+from localspec.errors import PictureError, UsageError
+from localspec.models.pictures import check_picture
 from localspec.protocol import events
 from localspec.protocol.events import FinishReason
 from localspec.protocol.json_values import JsonError, from_json
@@ -50,6 +58,7 @@ class ImportedChat(Struct, frozen=True):
     created: float = 0.0
     updated: float = 0.0
     has_thinking: bool = False
+    pictures: dict[str, bytes] = {}  # The bytes of pictures, by hash.
 
 
 class _Message(Struct, frozen=True):
@@ -143,6 +152,7 @@ class _OwnTurn(Struct):
     attempt: int = 0
     model: str = ""
     attached: list[Attachment] = []
+    pictures: list[PictureAttachment] = []
     thinking: str = ""
     finish_reason: FinishReason | None = None
     events: list[dict[str, Any]] = []
@@ -164,6 +174,7 @@ class _OwnChat(Struct):
     system: str = ""
     settings: dict[str, Any] = {}
     path: list[int] = []
+    pictures: dict[str, str] = {}  # Base64, by hash.
 
 
 class _OwnExport(Struct):
@@ -197,7 +208,25 @@ def _read_own(document: Any) -> Iterator[ImportedChat]:
             created=_parse_time(chat.created),
             updated=_parse_time(chat.updated),
             has_thinking=any(turn.thinking for turn in chat.turns),
+            pictures=_decode_pictures(chat.pictures),
         )
+
+
+def _decode_pictures(encoded: Mapping[str, str]) -> dict[str, bytes]:
+    """The bytes of pictures, checked as those that people send. Raises JsonError."""
+    pictures: dict[str, bytes] = {}
+    for sha256, text in encoded.items():
+        try:
+            data = base64.b64decode(text, validate=True)
+            is_same = check_picture(data, "the picture").sha256 == sha256
+        except PictureError as error:
+            raise JsonError(f"chat.pictures.{sha256:.64}", error.message) from error
+        except ValueError:
+            is_same = False
+        if not is_same:
+            raise JsonError(f"chat.pictures.{sha256:.64}", "it is damaged")
+        pictures[sha256] = data
+    return pictures
 
 
 def _convert_own_turn(turn: _OwnTurn) -> Turn:
@@ -207,6 +236,7 @@ def _convert_own_turn(turn: _OwnTurn) -> Turn:
         turn.finish_reason,
         attempt=turn.attempt,
         attachments=tuple(turn.attached),
+        pictures=tuple(turn.pictures),
         id=turn.id,
         parent=turn.parent,
         model=turn.model,

@@ -15,6 +15,7 @@ from localspec.chat.history import (
     ChatPair,
     SavedChat,
 )
+from localspec.chat.pictures import PictureReader, no_pictures
 from localspec.chat.settings import ChatSettings
 from localspec.chat.titles import clean_title, make_title
 from localspec.data_files import FileLock
@@ -42,12 +43,17 @@ class ChatRecorder:
         pair: ChatPair,
         *,
         saved_chat: SavedChat | None = None,
+        read_picture: PictureReader = no_pictures,
         notify: Callable[[Notice], None] = lambda _: None,
     ) -> None:
-        """`saved_chat`: continue this chat of the history."""
+        """`saved_chat`: continue this chat of the history.
+
+        `read_picture` gives the bytes of pictures that are not saved yet.
+        """
         self.conversation = conversation
         self.pair = pair
         self.notify = notify
+        self._read_picture = read_picture
         self.settings = ChatSettings()
         self.title = ""  # As saved, also after a rename.
         if saved_chat is not None:
@@ -230,7 +236,9 @@ class ChatRecorder:
         turns = list(self._unsaved_turns.values())
 
         def work() -> None:
-            self._location = history.save_chat(location, metadata, turns)
+            self._location = history.save_chat(
+                location, metadata, turns, self._read_picture
+            )
 
         if not self._try_save(work):
             return False

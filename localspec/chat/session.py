@@ -11,7 +11,7 @@ import os
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from pathlib import Path, PurePath
 
@@ -30,11 +30,18 @@ from localspec.chat.conversation import (
     Attachment,
     Conversation,
     ConversationSnapshot,
+    PictureAttachment,
     Turn,
     format_question,
 )
 from localspec.chat.examples import CODE_EXAMPLE, EXAMPLES
 from localspec.chat.history import ChatHistory, ChatPair, SavedChat, name_answers
+from localspec.chat.pictures import (
+    ChatPictures,
+    PictureCost,
+    PictureReader,
+    no_pictures,
+)
 from localspec.chat.presets import Preset
 from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
@@ -45,14 +52,22 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
 from localspec.models.local_files import inventory
 from localspec.models.model_names import PairNames
+from localspec.models.pictures import MAX_REQUEST_PICTURES
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
-from localspec.protocol.wire import GenerateCommand, InspectCommand
+from localspec.protocol.wire import (
+    ChatMessage,
+    CountCommand,
+    GenerateCommand,
+    InspectCommand,
+    PictureRef,
+)
 from localspec.sanitize import sanitize
 
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
 _MAX_TITLE = 500  # Characters that are shown of a title.
 _MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
 BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
+_SIGHT_HINT = "Answer with a model that does: /model"
 
 
 class _BeforeTurn(Struct, frozen=True):
@@ -60,6 +75,7 @@ class _BeforeTurn(Struct, frozen=True):
 
     conversation: ConversationSnapshot
     pending_attachments: tuple[Attachment, ...]
+    pending_pictures: tuple[PictureAttachment, ...]
     typed_question: str  # Empty if the turn was not typed, such as a regeneration.
 
 
@@ -100,6 +116,11 @@ class ChatSession:
         # What is typed.
         self.pending_attachments: tuple[Attachment, ...] = ()
         """Files to send with the next question."""
+        self.pending_pictures: tuple[PictureAttachment, ...] = ()
+        """Pictures to send with the next question."""
+        self.picture_costs: dict[str, PictureCost] = {}
+        """What pictures cost the loaded model, by hash, as far as it is known."""
+        self.pictures = ChatPictures(_find_reader(history, saved_chat))
         # What `estimate_tokens` has measured, at each key that is typed only once.
         self._measured_files: tuple[Attachment, ...] = ()
         self._n_file_bytes = 0
@@ -123,6 +144,7 @@ class ChatSession:
             history,
             saved_pair,
             saved_chat=saved_chat,
+            read_picture=self.pictures.read,
             notify=self._notices.append,
         )
         self.history_for_new_chats = history
@@ -142,6 +164,7 @@ class ChatSession:
         self._last_answered = 0
         """The id of the turn that the last request asked."""
         self._shown_template_notices: set[str] = set()
+        self._shown_picture_notices: set[str] = set()
 
     def _replay_last_answer(self, *, with_rounds: bool = True) -> GeneratedAnswer:
         """For the statistics of a chat that is opened again, or by another pair."""
@@ -309,7 +332,7 @@ class ChatSession:
         return self.loaded.n_ctx - self.stats.context_tokens
 
     def estimate_tokens(self, text: str) -> int:
-        """The tokens of a message with the pending files.
+        """The tokens of a message with the pending files and pictures.
 
         A token is taken to have as many bytes as those of the last answer, if that has
         enough tokens to tell.
@@ -325,7 +348,12 @@ class ChatSession:
         if files and text:
             n_bytes += len("\n\n")
         # Rounded up: one byte is a token, and nothing is none.
-        return ceil(n_bytes / self._bytes_per_token())
+        n_tokens = ceil(n_bytes / self._bytes_per_token())
+        for picture in self.pending_pictures:
+            cost = self.picture_costs.get(picture.sha256)
+            if cost is not None:
+                n_tokens += cost.n_rows
+        return n_tokens
 
     def estimate_text(self, text: str) -> int:
         """The tokens of a text, as `estimate_tokens` counts them."""
@@ -360,6 +388,7 @@ class ChatSession:
             raw=raw,
             template=template,
         )
+        self.picture_costs = {}
         self._copy_name = ""
         if engine.ready.model != self.pair.target.name:
             copy = inventory.converted_folder() / engine.ready.model
@@ -414,17 +443,30 @@ class ChatSession:
         A text-completion model can just continue.
         """
         can_continue = self.completes_text and self.conversation.turns
-        return bool(question.strip() or self.pending_attachments or can_continue)
+        return bool(question.strip() or self.has_pending_files or can_continue)
+
+    @property
+    def has_pending_files(self) -> bool:
+        """Whether files or pictures go with the next question."""
+        return bool(self.pending_attachments or self.pending_pictures)
 
     def ask(self, question: str) -> None:
-        """Start a turn with the pending files.
+        """Start a turn with the pending files and pictures.
 
-        Raises InUseError, and then changes nothing.
+        Raises InUseError, or UsageError if the model does not see, and then changes
+        nothing.
         """
-        self._start_turn(
-            lambda: self.conversation.ask(question, self.pending_attachments), question
-        )
+        if self.pending_pictures:
+            self.require_sight()
+
+        def start() -> Turn:
+            return self.conversation.ask(
+                question, self.pending_attachments, self.pending_pictures
+            )
+
+        self._start_turn(start, question)
         self.pending_attachments = ()
+        self.pending_pictures = ()
 
     def regenerate(self) -> None:
         """Start another answer to the last question.
@@ -457,7 +499,10 @@ class ChatSession:
             self.conversation.restore(conversation_before)
             raise
         self._before_turn = _BeforeTurn(
-            conversation_before, self.pending_attachments, typed_question
+            conversation_before,
+            self.pending_attachments,
+            self.pending_pictures,
+            typed_question,
         )
         self.withdrawn_question = None
         self._stop_requested = False
@@ -472,6 +517,7 @@ class ChatSession:
         self.require_idle()
         turn = self.conversation.undo_to(turn_id)
         self.pending_attachments = turn.attachments
+        self.pending_pictures = turn.pictures
         self.branch_changed()
         return turn.question
 
@@ -525,15 +571,16 @@ class ChatSession:
         answer = self.answer
         self._engine = engine
         self.update_costs(engine)  # They may have been measured since.
-        generator = AnswerGenerator(
-            engine,
-            self.conversation,
-            RequestOptions(self.settings, self.loaded, probabilities),
-            choose_policy=choose_policy,
-            is_stopped=lambda: self._stop_requested,
-            stats=self.stats,
-        )
         try:
+            self._write_picture_files()
+            generator = AnswerGenerator(
+                engine,
+                self.conversation,
+                RequestOptions(self.settings, self.loaded, probabilities),
+                choose_policy=choose_policy,
+                is_stopped=lambda: self._stop_requested,
+                stats=self.stats,
+            )
             for delta in generator.stream():
                 self._last_request = generator.request
                 self._last_answered = answer.turn.id
@@ -572,10 +619,31 @@ class ChatSession:
         self.recorder.finish_answer()
         self.is_answering = False
 
+    def _write_picture_files(self) -> None:
+        """Give the engine the pictures of the path; a line says what it does not see."""
+        conversation = self.conversation
+        conversation.picture_paths = {}
+        if self.loaded is not None and self.loaded.sees:
+            conversation.picture_paths = self.pictures.write_files(conversation.turns)
+        for turn in conversation.turns:
+            for picture in turn.pictures:
+                if picture.sha256 not in conversation.picture_paths:
+                    self._tell_unseen(picture)
+
+    def _tell_unseen(self, picture: PictureAttachment) -> None:
+        why = "it is no longer saved"
+        if self.loaded is not None and not self.loaded.sees:
+            why = f"{self.model_name} does not see pictures"
+        message = f"{picture.name} is left out: {why}."
+        if message not in self._shown_picture_notices:
+            self._shown_picture_notices.add(message)
+            self._notices.append(Notice("warning", "picture-left-out", message))
+
     def _withdraw_turn(self, turn: Turn) -> None:
         before = self._before_turn
         assert before is not None
         self.pending_attachments = before.pending_attachments
+        self.pending_pictures = before.pending_pictures
         self.conversation.restore(before.conversation)
         self.recorder.discard_turn(turn)
         self.stats.show_answer(self._replay_last_answer())
@@ -660,24 +728,68 @@ class ChatSession:
         self.recorder.close()
         self.conversation = conversation
         history = None if private else self.history_for_new_chats
+        self.pictures = ChatPictures()
         self.recorder = ChatRecorder(
             conversation,
             history,
             self.recorder.pair,
+            read_picture=self.pictures.read,
             notify=self._notices.append,
         )
         self.recorder.settings = self.settings
         self.pending_attachments = ()
+        self.pending_pictures = ()
         self.stats = self.stats.for_new_chat()
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Add a file to the next question."""
         self.pending_attachments = (*self.pending_attachments, attachment)
 
+    def add_picture(self, picture: PictureAttachment) -> None:
+        """Add a picture of `pictures` to the next question; once, if it is there twice.
+
+        Raises UsageError if there are too many.
+        """
+        others = [
+            each for each in self.pending_pictures if each.sha256 != picture.sha256
+        ]
+        if len(others) >= MAX_REQUEST_PICTURES:
+            raise UsageError(
+                f"A message has at most {MAX_REQUEST_PICTURES} pictures.",
+                "Send these first.",
+            )
+        self.pending_pictures = (*others, picture)
+
+    def count_pictures(
+        self, engine: Engine, pictures: Sequence[PictureAttachment]
+    ) -> dict[str, PictureCost]:
+        """What pictures cost, by hash. Raises what the engine raises."""
+        assert self.loaded is not None
+        template = self.loaded.template_override
+        costs: dict[str, PictureCost] = {}
+        without = _count_question(engine, template)
+        for picture in pictures:
+            turn = Turn("", pictures=(picture,))
+            paths_by_hash = self.pictures.write_files((turn,))
+            if not paths_by_hash:
+                continue
+            ref = PictureRef(paths_by_hash[picture.sha256], picture.sha256)
+            with_picture = _count_question(engine, template, ref)
+            costs[picture.sha256] = PictureCost(with_picture - without)
+        return costs
+
+    def require_sight(self) -> None:
+        """Raises UsageError if the loaded model takes no pictures."""
+        if self.loaded is not None and not self.loaded.sees:
+            raise UsageError(f"{self.model_name} does not see pictures.", _SIGHT_HINT)
+
     def snapshot(self) -> SavedChat:
         """The chat as it is now, for work on another thread."""
         return export.snapshot_chat(
-            self.conversation, self.recorder.pair, self.settings
+            self.conversation,
+            self.recorder.pair,
+            self.settings,
+            read_picture=self.pictures.read,
         )
 
     def prepare_export(self, path_text: str) -> Callable[[], Path]:
@@ -703,8 +815,23 @@ class ChatSession:
         self.recorder.close()
 
 
+def _find_reader(
+    history: ChatHistory | None, saved_chat: SavedChat | None
+) -> PictureReader:
+    """How the pictures of a saved chat are read: that of the open history, if any."""
+    if saved_chat is None:
+        return no_pictures
+    return saved_chat.read_picture if history is None else history.read_picture
+
+
 def _random_seed() -> int:
     return random.getrandbits(31)
+
+
+def _count_question(engine: Engine, template: str | None, *images: PictureRef) -> int:
+    """The tokens of a short question with pictures."""
+    question = ChatMessage("user", "?", images=images)
+    return engine.count(CountCommand(messages=(question,), template=template))
 
 
 def _count_bytes(text: str) -> int:

@@ -14,13 +14,14 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import draft_kinds, launch, paths
-from localspec.chat import argument_completion, copying, presets
+from localspec.chat import argument_completion, copying, picture_sources, presets
 from localspec.chat.conversation import Turn
 from localspec.chat.front_end import (
     ChatFrontEnd,
@@ -167,7 +168,7 @@ def unescape(text: str) -> str:
 
 def shorten_question(turn: Turn) -> str:
     """A question, or the names of its files, as one short line."""
-    file_names = ", ".join(file.name for file in turn.attachments)
+    file_names = ", ".join(turn.file_names)
     return shorten_line(turn.question or file_names)
 
 
@@ -481,6 +482,22 @@ def _read(front_end: ChatFrontEnd, argument: str) -> None:
         front_end.read_document(parse_file_request(argument))
 
 
+def _image(front_end: ChatFrontEnd, argument: str) -> None:
+    """`PATH…`, `paste` for the picture in the clipboard, or `-` for none."""
+    session = front_end.session
+    if argument == "-":
+        session.pending_pictures = ()
+        result = CommandResult("No pictures are attached.")
+        front_end.show_result(result, turns_changed=False)
+        return
+    session.require_sight()
+    if argument == "paste":
+        front_end.attach_pictures(session.pictures.paste)
+        return
+    files = picture_sources.split_paths(argument)
+    front_end.attach_pictures(partial(session.pictures.load, files))
+
+
 def _save(front_end: ChatFrontEnd, argument: str) -> None:
     export = front_end.session.prepare_export(paths.parse_typed_path(argument))
 
@@ -612,6 +629,15 @@ COMMANDS = (
         help="Attach a file (text, PDF, DOCX, ODT, EPUB, HTML) or some of its pages; -: none.",
         complete=argument_completion.complete_path,
         show=_read,
+    ),
+    SlashCommand(
+        name="image",
+        argument="PATH…|paste|-",
+        help="Attach pictures to your next message; paste: the clipboard's; `-` removes them.",
+        aliases=("images", "picture"),
+        choices=("paste",),
+        complete=argument_completion.complete_picture,
+        show=_image,
     ),
     SlashCommand(
         name="save",

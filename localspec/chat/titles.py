@@ -52,7 +52,7 @@ _EMPTY_WORDS = frozenset([
 
 
 def make_title(conversation: Conversation) -> str:
-    """The title by the first question, or by the names of its files."""
+    """The title by the first question, or by the names of its files and pictures."""
     for turn in conversation.turns or conversation.all_turns:
         title = _title_of(turn)
         if title:
@@ -62,7 +62,7 @@ def make_title(conversation: Conversation) -> str:
 
 def _title_of(turn: Turn) -> str:
     title = title_of_question(turn.question)
-    names = ", ".join(file.name for file in turn.attachments)
+    names = ", ".join(turn.file_names)
     if names and not _means_something(title):  # "Summarise this", with a file.
         title = names
     return clean_title(title)

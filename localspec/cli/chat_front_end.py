@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from localspec.chat import copying, document_attachment
+from localspec.chat.conversation import PictureAttachment
 from localspec.chat.document_attachment import DocumentPart
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
@@ -177,6 +178,13 @@ class LinearFrontEnd:
     def remove_attachments(self) -> None:
         self.session.pending_attachments = ()
         self.print_line(document_attachment.NO_FILES)
+
+    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
+        for picture in load():
+            self.session.add_picture(picture)
+            size = f"{picture.width}×{picture.height}"
+            name = sanitize(picture.name, multiline=False)
+            self.print_line(f"Attached to your next message: {name}, {size}.")
 
     def mark_tokens(self, *, marked: bool) -> None:
         self.tokens_marked = marked

@@ -241,7 +241,7 @@ class ChatLoop:
             return self._run_command(call)
         session = self.session
         question = slash_commands.unescape(text).rstrip("\r")
-        is_empty = not question.strip() and not session.pending_attachments
+        is_empty = not question.strip() and not session.has_pending_files
         if is_empty and session.is_interrupted:
             return self._answer(PendingTurn(session.regenerate))
         if session.can_ask(question):

@@ -137,9 +137,9 @@ def show(chat: str, as_json: bool) -> None:
     """Print CHAT (a number, or `last`)."""
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=False)
-    if as_json:
-        echo_text(export.render_json(saved), newline=False)
-        return
+        if as_json:
+            echo_text(export.render_json(saved), newline=False)
+            return
     echo_text(export.render_text(saved), newline=False)
     turns = saved.conversation.turns
     more = len(saved.conversation.all_turns) - len(turns)
@@ -282,12 +282,13 @@ def export_command(
         raise UsageError("--rounds needs the JSON format.", "Add --json")
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=rounds)
-    if file_format == "json":
-        text = export.render_json(saved, with_events=rounds)
-    elif file_format == "html":
-        text = export.render_html(saved)
-    else:
-        text = export.render_markdown(saved)
+        # Pictures are read while it is open.
+        if file_format == "json":
+            text = export.render_json(saved, with_events=rounds)
+        elif file_format == "html":
+            text = export.render_html(saved)
+        else:
+            text = export.render_markdown(saved)
     if output is None:
         echo_text(text, newline=False)
         return

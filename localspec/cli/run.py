@@ -573,7 +573,8 @@ def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
 def _format_turn(
     turn: Turn, chat: SavedChat, question_prefix: str, answer_prefix: str
 ) -> Iterator[str]:
-    question = sanitize(format_question(turn)).splitlines()
+    question = [f"[image: {sanitize(each.name)}]" for each in turn.pictures]
+    question += sanitize(format_question(turn)).splitlines()
     if question:
         yield f"{question_prefix}{question[0]}"
         yield from question[1:_RECAP_LINES]

@@ -1,6 +1,6 @@
-"""The text of a message's parts, in any of the APIs.
+"""The text and the pictures of a message's parts, in any of the APIs.
 
-Of a document it is what was read of it. A part that is no text stays in a client's
+Of a document it is what was read of it. A part that cannot be read stays in a client's
 history for ever. So in earlier messages and in results of tools it becomes a line of text
 in its place, and only in the question that is to be answered it is refused.
 """
@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
+from localspec.models.pictures import PICTURE_MARK, without_marks
+from localspec.protocol.wire import PictureRef
 from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.json_bodies import to_unicode
 from localspec.serve.request_documents import find_document, read_document
+from localspec.serve.request_pictures import (
+    PICTURE_PARTS,
+    RequestPictures,
+    TooManyPicturesError,
+)
 from localspec.serve.requests import ContentPart
 
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -23,57 +32,95 @@ _NAMES = {
     "input_file": "file",
 }
 _MAX_NAME = 64
+NO_PICTURES = RequestPictures(sees=False)
+"""Of texts without pictures, whatever the model sees."""
+
+
+class MessageContent(Struct, frozen=True):
+    text: str
+    images: tuple[PictureRef, ...] = ()
+    """Pictures, of which each has a `PICTURE_MARK` in the text, in their order."""
 
 
 def join_parts(
-    content: str | Sequence[ContentPart] | None, param: str, *, is_asked: bool = True
-) -> str:
-    """The text of a string, of an array of parts, or of null, which says nothing.
+    content: str | Sequence[ContentPart] | None,
+    param: str,
+    pictures: RequestPictures = NO_PICTURES,
+    *,
+    is_asked: bool = True,
+) -> MessageContent:
+    """What a string, an array of parts, or null, which says nothing, has.
 
     `is_asked`: whether they are of the question that is to be answered. Then ApiError is
-    raised for a part that is no text.
+    raised for a part that cannot be read.
     """
     if content is None:
-        return ""
+        return MessageContent("")
     if isinstance(content, str):
-        return to_unicode(content)
+        return MessageContent(_clean(content))
     pieces: list[str] = []
+    images: list[PictureRef] = []
     was_line = False
     for i, part in enumerate(content):
-        text = read_part(part, f"{param}[{i}]", is_asked=is_asked)
-        is_line = part.type not in _TEXTS
+        read = read_part(part, f"{param}[{i}]", pictures, is_asked=is_asked)
+        is_line = part.type not in _TEXTS and not read.images
         if pieces and (is_line or was_line) and not pieces[-1].endswith("\n"):
             pieces.append("\n")
-        pieces.append(text)
+        pieces.append(read.text)
+        images += read.images
         was_line = is_line
-    return "".join(pieces)
+    return MessageContent("".join(pieces), tuple(images))
 
 
-def read_part(part: ContentPart, param: str, *, is_asked: bool) -> str:
-    """The text of one part; a line in its place if it has none. Raises ApiError."""
+def read_part(
+    part: ContentPart,
+    param: str,
+    pictures: RequestPictures = NO_PICTURES,
+    *,
+    is_asked: bool,
+) -> MessageContent:
+    """What one part has; a line in its place if it cannot be read. Raises ApiError."""
     if part.type in _TEXTS:
         if part.text is None:
             raise invalid(f"{param}.text", "it is missing")
-        return to_unicode(part.text)
+        return MessageContent(_clean(part.text))
+    if part.type in PICTURE_PARTS and pictures.sees:
+        return _read_picture(part, param, pictures, is_asked=is_asked)
     text = _find_text(part)
     if text is not None:
-        return text
+        return MessageContent(without_marks(text))
     try:
         document = find_document(part, param)
         if document is not None:
-            return read_document(document)
+            return MessageContent(without_marks(read_document(document)))
     except ApiError:
         if is_asked:
             raise
-        return describe_unread(part.type)
+        return MessageContent(describe_unread(part.type))
     if is_asked:
         raise unsupported(f"{param}.type", "only text is supported here")
-    return describe_unread(part.type)
+    return MessageContent(describe_unread(part.type))
+
+
+def _read_picture(
+    part: ContentPart, param: str, pictures: RequestPictures, *, is_asked: bool
+) -> MessageContent:
+    try:
+        return MessageContent(PICTURE_MARK, (pictures.take(part, param),))
+    except ApiError as error:
+        if is_asked or isinstance(error, TooManyPicturesError):
+            raise
+        return MessageContent(describe_unread(part.type))
+
+
+def _clean(text: str) -> str:
+    """Text of a client, in which nothing stands for a picture."""
+    return without_marks(to_unicode(text))
 
 
 def describe_unread(type_: str | None) -> str:
     """The line in the place of a part or an item without text."""
-    name = to_unicode(type_ or "part")[:_MAX_NAME]
+    name = _clean(type_ or "part")[:_MAX_NAME]
     return f"[{_NAMES.get(name, name)}: not read by this model]"
 
 

@@ -19,7 +19,7 @@ from contextlib import (
     suppress,
 )
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -192,11 +192,15 @@ class ApiServer:
 
     async def _list_models(self, _: Request) -> Response:
         models = [self._describe(name) for name in self._models]
-        names = [{"name": name, "model": name} for name in self._models]
+        names = []  # As Ollama has it.
+        for described in models:
+            name = described["id"]
+            capabilities = described["capabilities"]
+            names.append({"name": name, "model": name, "capabilities": capabilities})
         body = {
             "object": "list",
             "data": models,
-            "models": names,  # As Ollama has it.
+            "models": names,
             # Clients of Anthropic read these.
             "has_more": False,
             "first_id": self._first,
@@ -377,14 +381,20 @@ class ApiServer:
 # --- requests
 
 
+class ParseFields(Protocol):
+    """Translates a request. `sees`: whether the model takes pictures."""
+
+    def __call__(self, body: dict[str, Any], *, sees: bool) -> ChatFields: ...
+
+
 class _ChatApi(Struct, frozen=True):
     """An API for chats: what its requests and its answers look like."""
 
-    parse_fields: Callable[[dict[str, Any]], ChatFields]
+    parse_fields: ParseFields
     form: type[Completion]
 
     def parse(self, model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
-        chat = self.parse_fields(body)
+        chat = self.parse_fields(body, sees=model.sees)
         options = request_options.parse_chat_options(
             chat,
             model.settings,

@@ -23,6 +23,7 @@ from localspec.serve.prompts import (
     join_messages,
     make_call,
 )
+from localspec.serve.request_pictures import RequestPictures
 from localspec.serve.requests import (
     ContentPart,
     MessageBlock,
@@ -59,23 +60,25 @@ _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceed
 # --- the request
 
 
-def parse_chat(body: dict[str, Any]) -> ChatFields:
-    """Raises ApiError."""
-    return _parse_chat(body, is_counted=False)
+def parse_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
+    """Raises ApiError. `sees`: whether the model takes pictures."""
+    return _parse_chat(body, RequestPictures(sees=sees), is_counted=False)
 
 
-def parse_counted_chat(body: dict[str, Any]) -> ChatFields:
+def parse_counted_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
     """As `parse_chat`, where only the tokens are counted.
 
-    Pictures count as the text in their place.
+    Pictures that cannot be read count as the text in their place.
     """
-    return _parse_chat(body, is_counted=True)
+    return _parse_chat(body, RequestPictures(sees=sees), is_counted=True)
 
 
-def _parse_chat(body: dict[str, Any], *, is_counted: bool) -> ChatFields:
+def _parse_chat(
+    body: dict[str, Any], pictures: RequestPictures, *, is_counted: bool
+) -> ChatFields:
     request = convert_request(MessagesRequest, body)
     return ChatFields(
-        placed=_parse_messages(request, is_counted=is_counted),
+        placed=_parse_messages(request, pictures, is_counted=is_counted),
         param="messages",
         body=body | _rename_fields(request, body),
         names=_NAMES,
@@ -83,11 +86,11 @@ def _parse_chat(body: dict[str, Any], *, is_counted: bool) -> ChatFields:
 
 
 def _parse_messages(
-    request: MessagesRequest, *, is_counted: bool
+    request: MessagesRequest, pictures: RequestPictures, *, is_counted: bool
 ) -> tuple[PlacedMessage, ...]:
     """The chat of `system` and `messages`."""
     system = _parse_blocks(
-        "system", request.system or [], "system", is_asked=not is_counted
+        "system", request.system or [], "system", pictures, is_asked=not is_counted
     )
     messages = []
     for block in system:
@@ -100,6 +103,7 @@ def _parse_messages(
             message.role,
             message.content,
             f"messages[{i}].content",
+            pictures,
             is_asked=i >= n_answered and not is_counted,
         )
         messages += join_messages(blocks, ("user", "assistant", "system"))
@@ -109,21 +113,32 @@ def _parse_messages(
 
 
 def _parse_blocks(
-    role: str, content: str | list[MessageBlock], param: str, *, is_asked: bool
+    role: str,
+    content: str | list[MessageBlock],
+    param: str,
+    pictures: RequestPictures,
+    *,
+    is_asked: bool,
 ) -> list[PlacedMessage]:
     """Each block as a message of its own."""
     if isinstance(content, str):
-        return [PlacedMessage(ChatMessage(role, to_unicode(content)), param)]
+        text = join_parts(content, param).text
+        return [PlacedMessage(ChatMessage(role, text), param)]
     messages = []
     for i, block in enumerate(content):
         place = f"{param}[{i}]"
-        message = _parse_block(role, block, place, is_asked=is_asked)
+        message = _parse_block(role, block, place, pictures, is_asked=is_asked)
         messages.append(PlacedMessage(message, place))
     return messages
 
 
 def _parse_block(
-    role: str, block: MessageBlock, param: str, *, is_asked: bool
+    role: str,
+    block: MessageBlock,
+    param: str,
+    pictures: RequestPictures,
+    *,
+    is_asked: bool,
 ) -> ChatMessage:
     if role == "assistant" and block.type in ("thinking", "redacted_thinking"):
         return ChatMessage(role, "", reasoning=to_unicode(block.thinking or ""))
@@ -139,9 +154,11 @@ def _parse_block(
         given = block.content
         if isinstance(given, dict):
             given = [convert_request(ContentPart, given, f"{param}.content")]
-        content = join_parts(given, f"{param}.content", is_asked=False)
+        content = join_parts(given, f"{param}.content", pictures, is_asked=False)
         call_id = to_unicode(block.tool_use_id or "")
-        return ChatMessage("tool", content, tool_call_id=call_id)
+        return ChatMessage(
+            "tool", content.text, tool_call_id=call_id, images=content.images
+        )
     part = ContentPart(
         block.type,
         block.text,
@@ -151,10 +168,14 @@ def _parse_block(
         source=block.source,
         content=block.content,
     )
-    text = read_part(part, param, is_asked=is_asked)
-    if role == "assistant" and block.type != "text":
-        text = f"\n{text}\n"  # The blocks of an answer are joined without a line feed.
-    return ChatMessage(role, text)
+    if role == "assistant":
+        text = read_part(part, param, is_asked=is_asked).text
+        if block.type != "text":
+            # The blocks of an answer are joined without a line feed.
+            text = f"\n{text}\n"
+        return ChatMessage(role, text)
+    read = read_part(part, param, pictures, is_asked=is_asked)
+    return ChatMessage(role, read.text, images=read.images)
 
 
 def _rename_fields(request: MessagesRequest, body: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,12 @@ from localspec.models.chat_template.tool_calls import (
     ToolCallParser,
     force_call,
 )
-from localspec.protocol.wire import ChatMessage, ToolCall
+from localspec.models.pictures import PICTURE_MARK
+from localspec.protocol.wire import ChatMessage, PictureRef, ToolCall
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.content_parts import join_parts
 from localspec.serve.json_bodies import convert_request, encode_field, to_unicode
+from localspec.serve.request_pictures import RequestPictures
 from localspec.serve.requests import (
     ChatMessages,
     ChatRequest,
@@ -149,15 +151,19 @@ class ChatFields(Struct, frozen=True):
         return tuple(each.field for each in self.placed)
 
 
-def parse_chat(body: dict[str, Any]) -> ChatFields:
-    """A chat completion, which needs no translation. Raises ApiError."""
+def parse_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
+    """A chat completion, which needs no translation. Raises ApiError.
+
+    `sees`: whether the model takes pictures.
+    """
+    pictures = RequestPictures(sees=sees)
     request = convert_request(ChatMessages, body)
     given = request.messages or []
     n_answered = count_answered([message.role for message in given])
     messages = []
     for i, message in enumerate(given):
         place = f"messages[{i}]"
-        parsed = parse_message(message, place, is_asked=i >= n_answered)
+        parsed = parse_message(message, place, pictures, is_asked=i >= n_answered)
         messages.append(PlacedMessage(parsed, f"{place}.content"))
     check_chat(messages, "messages")
     return ChatFields(placed=tuple(messages), param="messages", body=body)
@@ -191,11 +197,16 @@ def check_chat(messages: Sequence[PlacedMessage], param: str) -> None:
 
 
 def parse_message(
-    message: RequestMessage, param: str, *, is_asked: bool
+    message: RequestMessage,
+    param: str,
+    pictures: RequestPictures,
+    *,
+    is_asked: bool,
 ) -> ChatMessage:
     """Raises ApiError, with the place `param` of the message.
 
-    `is_asked`: whether it is after the last answer. Then a user's picture is refused.
+    `is_asked`: whether it is after the last answer. Then a picture of the user that
+    cannot be read is refused.
     """
     is_result = message.role in ("tool", "function")
     given = message.content
@@ -208,20 +219,22 @@ def parse_message(
     if message.role == "assistant":
         return _parse_assistant(message, given, param)
     if is_result:
-        content = join_parts(given, f"{param}.content", is_asked=False)
+        content = join_parts(given, f"{param}.content", pictures, is_asked=False)
         # Before there were ids of calls, a result had the name of the function.
         call_id = to_unicode(message.tool_call_id or message.name or "")
-        return ChatMessage("tool", content, tool_call_id=call_id)
+        return ChatMessage(
+            "tool", content.text, tool_call_id=call_id, images=content.images
+        )
     if message.role is None or message.role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
-    content = join_parts(given, f"{param}.content", is_asked=is_asked)
-    return ChatMessage(_ROLES[message.role], content)
+    content = join_parts(given, f"{param}.content", pictures, is_asked=is_asked)
+    return ChatMessage(_ROLES[message.role], content.text, images=content.images)
 
 
 def _parse_assistant(
     message: RequestMessage, given: Content | None, param: str
 ) -> ChatMessage:
-    content = join_parts(given, f"{param}.content", is_asked=False)
+    content = join_parts(given, f"{param}.content", is_asked=False).text
     if not content and isinstance(message.refusal, str):
         content = to_unicode(message.refusal)
     calls = []
@@ -261,19 +274,40 @@ def join_messages(
             continue
         parts = [each.message for each in placed]
         separator = "" if role == "assistant" else "\n\n"
-        content = separator.join(part.content for part in parts if part.content)
+        content = _join_contents(parts, separator)
         reasoning = "\n\n".join(part.reasoning for part in parts if part.reasoning)
         calls: list[ToolCall] = []
+        images: list[PictureRef] = []
         for part in parts:
             calls += part.tool_calls
+            images += part.images
         if role == "assistant" and not content and not calls:
             continue  # Thinking alone is no answer.
         message = ChatMessage(
-            role, content, tool_calls=tuple(calls), reasoning=reasoning
+            role,
+            content,
+            tool_calls=tuple(calls),
+            reasoning=reasoning,
+            images=tuple(images),
         )
         field = _find_common_field([each.field for each in placed])
         joined.append(PlacedMessage(message, field))
     return joined
+
+
+def _join_contents(messages: Sequence[ChatMessage], separator: str) -> str:
+    """Their texts; a picture stands where it is, without a separator."""
+    pieces: list[str] = []
+    for message in messages:
+        text = message.content
+        if not text:
+            continue
+        if pieces:
+            before = pieces[-1]
+            if not (before.endswith(PICTURE_MARK) or text.startswith(PICTURE_MARK)):
+                pieces.append(separator)
+        pieces.append(text)
+    return "".join(pieces)
 
 
 def _find_common_field(fields: Sequence[str]) -> str:

@@ -208,7 +208,7 @@ def _parse_options(
     seed = _choose_seed(request.seed, default_seed)
     prediction = ""
     if request.prediction is not None:
-        prediction = join_parts(request.prediction.content, "prediction.content")
+        prediction = join_parts(request.prediction.content, "prediction.content").text
     stream_options = request.stream_options or StreamOptions()
     own_options = request.localspec or OwnOptions()
     return CompletionOptions(

@@ -53,6 +53,7 @@ class ContentPart(Struct, frozen=True):
     file_id: Any = None
     file_url: Any = None
     filename: Any = None
+    image_url: Any = None
 
 
 Content = str | Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)]

@@ -11,7 +11,7 @@ from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.completion import PING
 from localspec.serve.completion_formats import new_call_id
-from localspec.serve.content_parts import describe_unread
+from localspec.serve.content_parts import describe_unread, join_parts
 from localspec.serve.json_bodies import convert_request, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
 from localspec.serve.prompts import (
@@ -24,6 +24,7 @@ from localspec.serve.prompts import (
     make_custom_call,
     parse_message,
 )
+from localspec.serve.request_pictures import RequestPictures
 from localspec.serve.requests import (
     CustomCall,
     ReasoningOptions,
@@ -85,15 +86,15 @@ _MAX_ECHOED = 64 * 1024
 # --- the request
 
 
-def parse_chat(body: dict[str, Any]) -> ChatFields:
-    """Raises ApiError."""
+def parse_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
+    """Raises ApiError. `sees`: whether the model takes pictures."""
     for name, problem in _REFUSED.items():
         if body.get(name):
             raise unsupported(name, problem)
     request = convert_request(ResponsesRequest, body)
     _check_metadata(request.metadata)
     return ChatFields(
-        placed=_parse_input(request),
+        placed=_parse_input(request, RequestPictures(sees=sees)),
         param="input",
         body=body | _rename_fields(request, body),
         names=_NAMES,
@@ -101,21 +102,23 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
     )
 
 
-def _parse_input(request: ResponsesRequest) -> tuple[PlacedMessage, ...]:
+def _parse_input(
+    request: ResponsesRequest, pictures: RequestPictures
+) -> tuple[PlacedMessage, ...]:
     """The chat of `instructions` and `input`."""
     messages: list[PlacedMessage] = []
     if request.instructions:
         system = ChatMessage("system", to_unicode(request.instructions))
         messages.append(PlacedMessage(system, "instructions"))
     if isinstance(request.input, str):
-        question = ChatMessage("user", to_unicode(request.input))
+        question = ChatMessage("user", join_parts(request.input, "input").text)
         messages.append(PlacedMessage(question, "input"))
     else:
         items = request.input or []
         n_answered = count_answered([_find_role(item) for item in items])
         for i, item in enumerate(items):
             place = f"input[{i}]"
-            message = _parse_item(item, place, is_asked=i >= n_answered)
+            message = _parse_item(item, place, pictures, is_asked=i >= n_answered)
             if message is None:
                 if i == len(items) - 1 or item.type in _STORED:
                     raise _refuse_item(item.type, place)
@@ -150,12 +153,12 @@ def _describe_item(item: ResponseItem) -> ChatMessage:
 
 
 def _parse_item(
-    item: ResponseItem, param: str, *, is_asked: bool
+    item: ResponseItem, param: str, pictures: RequestPictures, *, is_asked: bool
 ) -> ChatMessage | None:
     """None for an item of an unknown type."""
     if item.type in (None, "message"):
         message = RequestMessage(item.role, item.content)
-        return parse_message(message, param, is_asked=is_asked)
+        return parse_message(message, param, pictures, is_asked=is_asked)
     if item.type == "reasoning":
         return ChatMessage("assistant", "", reasoning=_join_thinking(item))
     if item.type == "function_call":
@@ -171,7 +174,7 @@ def _parse_item(
         return ChatMessage("assistant", "", tool_calls=(call,))
     if item.type in ("function_call_output", "custom_tool_call_output"):
         result = RequestMessage("tool", item.output, tool_call_id=item.call_id)
-        return parse_message(result, param, is_asked=is_asked)
+        return parse_message(result, param, pictures, is_asked=is_asked)
     return None
 
 

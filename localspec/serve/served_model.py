@@ -94,7 +94,9 @@ def answer_places(messages: Sequence[ChatMessage], maker: object) -> list[bytes]
     places = [digest.digest()]
     for message in messages:
         calls = [(call.name, call.arguments) for call in message.tool_calls]
-        shown = (message.role, message.content, calls)
+        shown: tuple[object, ...] = (message.role, message.content, calls)
+        if message.images:
+            shown += tuple(image.sha256 for image in message.images)
         digest.update(repr(shown).encode("utf-8", "replace"))
         places.append(digest.digest())
     return places
@@ -181,6 +183,11 @@ class ServedModel(Struct, frozen=True):
     @property
     def n_ctx(self) -> int:
         return self.loaded().n_ctx
+
+    @property
+    def sees(self) -> bool:
+        """Whether chats with it may have pictures."""
+        return self.loaded().sees
 
     @property
     def tool_format(self) -> str:
@@ -306,7 +313,15 @@ class ServedModel(Struct, frozen=True):
             "owned_by": "localspec",
             "meta": {"n_ctx": n_ctx} | to_plain(self.sizes),
             "status": {"value": model_status(is_loaded=is_loaded)},
+            "capabilities": self._capabilities(is_loaded=is_loaded),
         }
+
+    def _capabilities(self, *, is_loaded: bool) -> list[str]:
+        """As Ollama and llama-server name them; a pair is known when it is loaded."""
+        capabilities = ["completion"]
+        if is_loaded and self.sees:
+            capabilities.append("vision")
+        return capabilities
 
     def props(self) -> dict[str, Any]:
         """The object of llama-server's /props, without the template and the path."""
@@ -331,7 +346,7 @@ class ServedModel(Struct, frozen=True):
             "default_generation_settings": {"params": params, "n_ctx": loaded.n_ctx},
             "total_slots": 1,
             "model_alias": self.name,
-            "modalities": {"vision": False, "video": False, "audio": False},
+            "modalities": {"vision": loaded.sees, "video": False, "audio": False},
             "endpoint_slots": False,
             "endpoint_props": False,
             "endpoint_metrics": True,

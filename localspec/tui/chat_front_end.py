@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from localspec.chat import slash_commands
+from localspec.chat.conversation import PictureAttachment
 from localspec.chat.document_attachment import NO_FILES
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
@@ -92,6 +93,9 @@ class ScreenFrontEnd:
         self.session.pending_attachments = ()
         self.show_message(NO_FILES)
         self._screen.draw()
+
+    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
+        self._screen.composer.attach_pictures(load)
 
     def mark_tokens(self, *, marked: bool) -> None:
         if marked != self._screen.transcript.colours:

@@ -355,7 +355,8 @@ def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
     path = Path(os.path.expanduser(paths.parse_typed_path(name))).absolute()
     with closing(history.open_again()) as connection:
         chat = connection.load_chat(chat_id, with_events=False)
-    export.save_file(path, export.render(chat, path.suffix), overwrite=False)
+        text = export.render(chat, path.suffix)  # Its pictures are read now.
+    export.save_file(path, text, overwrite=False)
     return path
 
 

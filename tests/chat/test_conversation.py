@@ -18,6 +18,7 @@ from localspec.protocol.events import GenerationFinished, Prefill
 from localspec.protocol.wire import ChatMessage
 from tests.chat.saved_chats import add_events, chat
 from tests.chat.saved_chats import spoken as said
+from tests.support.chat_pictures import attachment
 
 
 def test_a_chat_model_is_asked_with_every_turn_so_far() -> None:
@@ -98,6 +99,7 @@ FILLED = Turn(
     attempt=2,
     events=(GenerationFinished("eog"),),
     attachments=(Attachment("a.py", "import os"),),
+    pictures=(attachment(),),
     id=3,
     parent=1,
     model="Qwen3 8B",

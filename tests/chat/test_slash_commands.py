@@ -39,11 +39,9 @@ def test_parse() -> None:
 
 
 def test_a_command_of_another_program_is_answered_with_what_is_here() -> None:
-    call = parse("/image cat.png")
+    call = parse("/nowordwrap")
     assert isinstance(call, UnknownCommand)
-    assert call.message == (
-        "Unknown command: /image. Pictures are not read; localspec reads text only."
-    )
+    assert call.message == ("Unknown command: /nowordwrap. Lines are wrapped at words.")
 
 
 def test_complete() -> None:

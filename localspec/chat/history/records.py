@@ -18,7 +18,14 @@ from typing import Any, TypeVar, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
+from localspec.chat.conversation import (
+    Attachment,
+    Conversation,
+    DroppedTurns,
+    PictureAttachment,
+    Turn,
+)
+from localspec.chat.pictures import PictureReader, no_pictures
 from localspec.chat.settings import ChatSettings
 from localspec.chat.titles import replace_old_title
 from localspec.models import catalog, model_names
@@ -36,7 +43,7 @@ SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
 TURN_COLUMNS = (
     "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 )
-"""The columns that `load_turn` expects."""
+"""The columns that `load_turn` expects, before `pictures`."""
 LIST_COLUMNS = (
     "id, title, pair, turns, created, updated, (SELECT substr(question, 1, 1000) "
     "FROM turns WHERE turns.chat = chats.id ORDER BY turns.id LIMIT 1)"
@@ -81,6 +88,7 @@ class NewChat(Struct, frozen=True):
     turns: Sequence[Turn]
     created: float
     updated: float
+    pictures: Mapping[str, bytes] = {}  # The files of pictures, by their hashes.
 
 
 class ChatListEntry(Struct, frozen=True):
@@ -170,6 +178,8 @@ class SavedChat(Struct, frozen=True):
     list_entry: ChatListEntry
     conversation: Conversation
     settings: ChatSettings
+    read_picture: PictureReader = no_pictures
+    """Reads the bytes of its pictures while the history is open."""
 
 
 class SearchHit(Struct, frozen=True):
@@ -245,6 +255,14 @@ def load_attachments(text: object) -> tuple[Attachment, ...]:
     return tuple(Attachment(name, body) for name, body in pairs)
 
 
+def load_pictures(text: object) -> tuple[PictureAttachment, ...]:
+    """None if the value is invalid."""
+    try:
+        return from_json(tuple[PictureAttachment, ...], json.loads(str(text)))
+    except (ValueError, RecursionError):
+        return ()
+
+
 def _parse_object(text: object) -> dict[str, Any]:
     """Empty if the text is damaged."""
     try:
@@ -302,7 +320,7 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
 
     Raises ValueError if the row is damaged.
     """
-    _, id_, parent, question, files, answer, reason, attempt, inside, model = row
+    _, id_, parent, question, files, answer, reason, attempt, inside, model, shown = row
     if not isinstance(id_, int) or not isinstance(attempt, int):
         raise ValueError("a damaged row")
     if not isinstance(parent, int):
@@ -322,6 +340,7 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
         attempt=attempt,
         events=tuple(loaded_events),
         attachments=load_attachments(files),
+        pictures=load_pictures(shown),
         id=id_,
         parent=parent,
         model=str(model),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import data_files, sqlite_damage
 from localspec.chat.history import schema
@@ -119,11 +120,15 @@ def _copy_readable_rows(damaged: Path, new: Path) -> int:
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         schema.create_tables(connection)
         first_page = new.read_bytes()[:_PAGE_SIZE]
-        if _has_our_tables(damaged, connection):
-            first_page = first_page[:_HEADER_SIZE] + _read_after_header(damaged)
+        own_tables = first_page[:_HEADER_SIZE] + _read_after_header(damaged)
         connection.execute("BEGIN")
-        with _with_first_page(damaged, first_page) as mended:
-            _copy_tables(mended, connection)
+        with _with_first_page(damaged, own_tables) as mended:
+            has_own_tables = _has_our_tables(mended, connection)
+            if has_own_tables:
+                _copy_tables(mended, connection)
+        if not has_own_tables:
+            with _with_first_page(damaged, first_page) as mended:
+                _copy_tables(mended, connection)
         _copy_tables(damaged, connection)
         _restore_references(connection)
         connection.execute("COMMIT")
@@ -132,13 +137,26 @@ def _copy_readable_rows(damaged: Path, new: Path) -> int:
 
 
 def _has_our_tables(damaged: Path, connection: sqlite3.Connection) -> bool:
-    """Whether the table of tables on the file's first page seems undamaged."""
+    """Whether the table of tables on the first page seems undamaged."""
     with (
         suppress(*sqlite_damage.DATABASE_ERRORS),
         closing(_open_damaged(damaged)) as source,
     ):
-        return schema.read_schema(source) == schema.read_schema(connection)
+        theirs = schema.read_schema(source)
+        ours = schema.read_schema(connection)
+        return _without_later_pages(theirs) == _without_later_pages(ours)
     return False
+
+
+def _without_later_pages(
+    entries: dict[str, schema.SchemaEntry],
+) -> dict[str, schema.SchemaEntry]:
+    """Without the pages of tables that an upgrade adds: they depend on when it was."""
+    same = dict(entries)
+    for name, entry in entries.items():
+        if entry.table in schema.LATER_TABLES:
+            same[name] = replace(entry, first_page=0)
+    return same
 
 
 def _read_after_header(damaged: Path) -> bytes:
@@ -180,7 +198,7 @@ def _copy_tables(damaged: Path, connection: sqlite3.Connection) -> None:
         suppress(*sqlite_damage.DATABASE_ERRORS),
         closing(_open_damaged(damaged)) as source,
     ):
-        for table in ("chats", "turns", "events"):
+        for table in ("chats", "turns", "events", *schema.LATER_TABLES):
             _copy_table(source, connection, table)
         (name,) = source.execute("SELECT name FROM state").fetchone()
         connection.execute("UPDATE state SET name = ?", (str(name),))

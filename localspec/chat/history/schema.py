@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from localspec.errors import InUseError
 from localspec.sqlite_damage import damage_error, has_unknown_write_version
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1 had no pictures."""
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
 MAX_CHECKED_BYTES = 32 * 1024 * 1024
 """Larger files are not checked when they are opened: it takes a while."""
@@ -27,7 +28,7 @@ TABLES = {
     "turns": """key INTEGER PRIMARY KEY AUTOINCREMENT, chat INTEGER NOT NULL, id INTEGER NOT NULL,
         parent INTEGER, question TEXT NOT NULL, attached TEXT NOT NULL, answer TEXT NOT NULL,
         reason TEXT, attempt INTEGER NOT NULL, inside INTEGER NOT NULL, changed INTEGER NOT NULL,
-        model TEXT NOT NULL DEFAULT '', UNIQUE (chat, id)""",
+        model TEXT NOT NULL DEFAULT '', pictures TEXT NOT NULL DEFAULT '[]', UNIQUE (chat, id)""",
     "events": """key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, n INTEGER NOT NULL,
         body BLOB NOT NULL, UNIQUE (turn, n)""",
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
@@ -37,10 +38,18 @@ TABLES = {
 `state` has one row: the id of the database (`name`), and a counter of changes, which
 orders all rows.
 """
+LATER_TABLES = {"pictures": "sha256 TEXT PRIMARY KEY, body BLOB NOT NULL"}
+"""Tables that files of version 1 lack.
+
+They are made after all others. So the rows of those begin at the same pages in every
+file, which the repair relies on.
+"""
+_PICTURES_COLUMN = "pictures TEXT NOT NULL DEFAULT '[]'"
+"""What `turns` of version 1 lacks. SQLite adds a column before the constraints."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the file and create its tables if it is new.
+    """Open the file, create its tables if it is new, and upgrade those of version 1.
 
     Raises InUseError if a newer version wrote it, and sqlite3.Error.
     """
@@ -52,17 +61,19 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
                 "The chats were written by a newer localspec.",
                 "They are read-only here; update localspec to write.",
             )
+        # Before anything is written to it.
+        is_small = path.stat().st_size <= MAX_CHECKED_BYTES
         if version == SCHEMA_VERSION:
-            # Before anything is written to it.
             check_tables(connection)
-            if path.stat().st_size <= MAX_CHECKED_BYTES:
+            if is_small:
                 check_integrity(connection, path)
+        elif version and is_small:
+            _check_pages(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         if version < SCHEMA_VERSION:
             create_tables(connection)
-            check_tables(connection)
     except BaseException:
         connection.close()
         raise
@@ -80,14 +91,33 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables that are missing, and add what those of version 1 lack.
+
+    Raises sqlite3.DatabaseError if one is damaged, and then changes nothing.
+    """
     connection.execute("BEGIN IMMEDIATE")
+    try:
+        _create_missing(connection)
+        check_tables(connection)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _create_missing(connection: sqlite3.Connection) -> None:
+    columns_of_turns = list_columns(connection, "turns")
+    if columns_of_turns and "pictures" not in columns_of_turns:
+        connection.execute(f"ALTER TABLE turns ADD COLUMN {_PICTURES_COLUMN}")
     for name, columns in TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
     connection.execute("CREATE INDEX IF NOT EXISTS touched ON chats (touched)")
+    for name, columns in LATER_TABLES.items():
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
     if connection.execute("SELECT count(*) FROM state").fetchone() == (0,):
         connection.execute("INSERT INTO state VALUES (?, 0)", (os.urandom(8).hex(),))
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.execute("COMMIT")
 
 
 def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
@@ -140,23 +170,28 @@ def check_tables(connection: sqlite3.Connection) -> None:
 @cache
 def _read_new_schema() -> dict[str, SchemaEntry]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        create_tables(connection)
+        _create_missing(connection)
         return read_schema(connection)
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path) -> None:
     """Raise sqlite3.DatabaseError if the file at `path`, which is open, is damaged."""
+    check_tables(connection)
+    _check_pages(connection, path)
+    (n_states,) = connection.execute("SELECT count(*) FROM state").fetchone()
+    if n_states != 1:
+        raise damage_error("not one row of the file's state")
+
+
+def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """As `check_integrity`, for tables of any version."""
     if has_unknown_write_version(path):
         raise damage_error("the header is damaged")
-    check_tables(connection)
     try:
         (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     except UnicodeDecodeError:  # The result quotes damaged text.
         raise damage_error("not ok") from None
     if result != "ok":
-        raise damage_error(str(result))
-    (n_states,) = connection.execute("SELECT count(*) FROM state").fetchone()
-    if n_states != 1:
         raise damage_error(str(result))
 
 

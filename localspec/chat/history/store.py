@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import time
 import unicodedata
@@ -26,6 +27,7 @@ from localspec.chat.history.records import (
     SavedChat,
     SearchHit,
 )
+from localspec.chat.pictures import PictureReader, no_pictures
 from localspec.chat.titles import clean_title
 from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.paths import DataFile
@@ -34,6 +36,9 @@ from localspec.protocol.events import Event, Notice
 # Characters of an excerpt before the match; twice as many follow it.
 _EXCERPT_MARGIN = 60
 _TRIGRAM = 3  # Shorter terms are not in the index.
+_HASH = re.compile("[0-9a-f]{64}")  # A SHA-256.
+
+_NO_PICTURES = "[]"
 
 
 class RemovalResult(Struct, frozen=True):
@@ -132,7 +137,24 @@ class ChatHistory:
             conversation.dropped = records.load_dropped(cut)
             chat_settings, conversation.system_since = records.load_settings(settings)
             location = ChatLocation(schema.read_database_id(db), chat)
-            return SavedChat(location, entry, conversation, chat_settings)
+            return SavedChat(
+                location, entry, conversation, chat_settings, self.read_picture
+            )
+
+        return self._database.run_read(work)
+
+    def read_picture(self, sha256: str) -> bytes | None:
+        """The file of a picture; None if it is not there, or damaged."""
+
+        def work(db: sqlite3.Connection) -> bytes | None:
+            if not schema.list_columns(db, "pictures"):  # a file of version 1
+                return None
+            query = "SELECT body FROM pictures WHERE sha256 = ?"
+            row = db.execute(query, (sha256,)).fetchone()
+            if row is None or not isinstance(row[0], bytes):
+                return None
+            body: bytes = row[0]
+            return body if hashlib.sha256(body).hexdigest() == sha256 else None
 
         return self._database.run_read(work)
 
@@ -181,11 +203,12 @@ class ChatHistory:
         location: ChatLocation | None,
         metadata: ChatMetadata,
         turns: Sequence[Turn] = (),
+        read_picture: PictureReader = no_pictures,
     ) -> ChatLocation:
         """Write a chat and some of its turns, replacing saved turns of the same ids.
 
-        Creates a new chat if `location` is None. Raises NotFoundError if the chat was
-        deleted.
+        Creates a new chat if `location` is None. `read_picture` gives the files of
+        pictures that are not saved yet. Raises NotFoundError if the chat was deleted.
         """
 
         def work(db: sqlite3.Connection) -> ChatLocation:
@@ -193,6 +216,7 @@ class ChatHistory:
             chat = _write_chat(db, location, metadata, clock)
             for turn in turns:
                 _write_turn(db, chat, turn, clock)
+                _write_pictures(db, turn, read_picture)
             if turns:
                 now = time.time()
                 db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat))
@@ -219,6 +243,7 @@ class ChatHistory:
                 chat = _write_chat(db, None, new.metadata, clock)
                 for turn in new.turns:
                     _write_turn(db, chat, turn, clock)
+                    _write_pictures(db, turn, new.pictures.get)
                 db.execute(
                     "UPDATE chats SET created = ?, updated = ?, touched = 0 "
                     "WHERE id = ?",
@@ -248,6 +273,7 @@ class ChatHistory:
         def work(db: sqlite3.Connection) -> None:
             chat = _write_chat(db, location, metadata, schema.advance_clock(db))
             _delete_turns(db, "chat = ? AND id = ?", (chat, turn))
+            _delete_unused_pictures(db)
 
         self._database.run_write(work)
 
@@ -276,6 +302,7 @@ class ChatHistory:
             for chat in chats:
                 _delete_turns(db, "chat = ?", (chat,))
                 db.execute("DELETE FROM chats WHERE id = ?", (chat,))
+            _delete_unused_pictures(db)
 
         with ExitStack() as locks:
             for chat in chats:
@@ -319,7 +346,7 @@ class ChatHistory:
 
 
 def _load_turns(db: sqlite3.Connection, chat: int, *, with_events: bool) -> list[Turn]:
-    query = f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?"
+    query = f"SELECT {records.TURN_COLUMNS}, {_pictures_column(db)} FROM turns WHERE chat = ?"
     turns = []
     for row in db.execute(query, (chat,)):
         key = row[0]
@@ -327,6 +354,15 @@ def _load_turns(db: sqlite3.Connection, chat: int, *, with_events: bool) -> list
         with suppress(ValueError):
             turns.append(records.load_turn(row, events))
     return turns
+
+
+def _pictures_column(db: sqlite3.Connection) -> str:
+    """What to select as the pictures of a turn.
+
+    A file of version 1 that cannot be written is not upgraded, and has no pictures.
+    """
+    has_pictures = "pictures" in schema.list_columns(db, "turns")
+    return "pictures" if has_pictures else "'[]'"
 
 
 def _load_events(db: sqlite3.Connection, key: object) -> list[Event]:
@@ -412,10 +448,15 @@ class SearchIndex:
             index.execute("DELETE FROM words")
             index.execute("DELETE FROM seen")
             index.execute("INSERT INTO seen VALUES (?, 0)", (name,))
-        query = "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
-        for key, question, answer, changed in database.execute(query, (clock,)):
+        query = (
+            f"SELECT key, question, answer, {_pictures_column(database)}, changed "
+            "FROM turns WHERE changed > ? ORDER BY changed"
+        )
+        for key, question, answer, pictures, changed in database.execute(
+            query, (clock,)
+        ):
             index.execute("DELETE FROM words WHERE rowid = ?", (key,))
-            text = f"{question}\n{answer}".lower()
+            text = _searched_text(question, answer, pictures).lower()
             index.execute("INSERT INTO words (rowid, said) VALUES (?, ?)", (key, text))
             clock = changed
         index.execute("UPDATE seen SET clock = ?", (clock,))
@@ -456,7 +497,8 @@ def _search_turns(
     db: sqlite3.Connection, keys: list[int] | None, terms: Sequence[str], limit: int
 ) -> list[tuple[int, int, str]]:
     """Chat, turn and excerpt of the turns that contain all terms, the latest first."""
-    query = "SELECT chat, id, question || char(10) || answer FROM turns"
+    pictures = _pictures_column(db)
+    query = f"SELECT chat, id, question, answer, {pictures} FROM turns"
     if keys is None:
         return _excerpts(db.execute(f"{query} ORDER BY key DESC"), terms, limit)
     rows = (db.execute(f"{query} WHERE key = ?", (key,)).fetchone() for key in keys)
@@ -464,15 +506,24 @@ def _search_turns(
 
 
 def _excerpts(
-    rows: Iterable[tuple[int, int, str]], terms: Sequence[str], limit: int
+    rows: Iterable[tuple[int, int, str, str, str]], terms: Sequence[str], limit: int
 ) -> list[tuple[int, int, str]]:
     hits: list[tuple[int, int, str]] = []
-    for chat, turn, text in rows:
+    for chat, turn, question, answer, pictures in rows:
+        text = _searched_text(question, answer, pictures)
         if _contains_all(text, terms):
             hits.append((chat, turn, _excerpt(text, terms[0])))
         if len(hits) == limit:
             break
     return hits
+
+
+def _searched_text(question: object, answer: object, pictures: object) -> str:
+    """What a search finds of a turn: also the names of its pictures."""
+    parts = [str(question), str(answer)]
+    if pictures != _NO_PICTURES:
+        parts += [picture.name for picture in records.load_pictures(pictures)]
+    return "\n".join(parts)
 
 
 def _excerpt(text: str, term: str) -> str:
@@ -568,6 +619,7 @@ def _insert(db: sqlite3.Connection, table: str, values: Mapping[str, object]) ->
 
 
 def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> None:
+    """Without the files of its pictures, which `_write_pictures` adds."""
     _delete_turns(db, "chat = ? AND id = ?", (chat, turn.id))
     values = {
         "chat": chat,
@@ -581,8 +633,26 @@ def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> No
         "inside": turn.starts_in_thinking,
         "changed": clock,
         "model": records.replace_surrogates(turn.model),
+        "pictures": _dump_pictures(turn),
     }
     _add_events(db, _insert(db, "turns", values), turn.events)
+
+
+def _dump_pictures(turn: Turn) -> str:
+    return json.dumps([to_builtins(picture) for picture in turn.pictures])
+
+
+def _write_pictures(
+    db: sqlite3.Connection, turn: Turn, read_picture: PictureReader
+) -> None:
+    """Add the files of a turn's pictures that no turn had before."""
+    for picture in turn.pictures:
+        query = "SELECT 1 FROM pictures WHERE sha256 = ?"
+        if db.execute(query, (picture.sha256,)).fetchone() is not None:
+            continue
+        body = read_picture(picture.sha256)
+        if body is not None:
+            _insert(db, "pictures", {"sha256": picture.sha256, "body": body})
 
 
 def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
@@ -597,14 +667,17 @@ def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> No
 def _append_to_answer(
     db: sqlite3.Connection, chat: int, turn: int, events: Sequence[Event], clock: int
 ) -> None:
-    row = db.execute(
-        "SELECT key FROM turns WHERE chat = ? AND id = ?", (chat, turn)
-    ).fetchone()
+    query = "SELECT key, pictures FROM turns WHERE chat = ? AND id = ?"
+    row = db.execute(query, (chat, turn)).fetchone()
     if row is None:
         raise _chat_not_found(chat)
-    (key,) = row
+    key, pictures = row
     _add_events(db, key, events)
-    more = Turn("").with_events(events)
+    before = Turn("", pictures=records.load_pictures(pictures))
+    more = before.with_events(events)
+    if more.pictures != before.pictures:
+        query = "UPDATE turns SET pictures = ? WHERE key = ?"
+        db.execute(query, (_dump_pictures(more), key))
     db.execute(
         "UPDATE turns SET answer = answer || :text, reason = :reason, "
         "inside = max(inside, :inside), changed = :clock WHERE key = :key",
@@ -623,6 +696,19 @@ def _append_to_answer(
 
 
 def _delete_turns(db: sqlite3.Connection, where: str, values: tuple[int, ...]) -> None:
+    """Their pictures stay until `_delete_unused_pictures`."""
     keys = f"SELECT key FROM turns WHERE {where}"
     db.execute(f"DELETE FROM events WHERE turn IN ({keys})", values)
     db.execute(f"DELETE FROM turns WHERE {where}", values)
+
+
+def _delete_unused_pictures(db: sqlite3.Connection) -> None:
+    """Delete the files of those pictures that no turn of any chat has."""
+    saved = {sha256 for (sha256,) in db.execute("SELECT sha256 FROM pictures")}
+    if not saved:
+        return
+    query = "SELECT pictures FROM turns WHERE pictures != ?"
+    for (pictures,) in db.execute(query, (_NO_PICTURES,)):
+        saved.difference_update(_HASH.findall(str(pictures)))
+    for sha256 in saved:
+        db.execute("DELETE FROM pictures WHERE sha256 = ?", (sha256,))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from textual import on
@@ -19,6 +21,7 @@ from textual.widgets import Static
 
 from localspec.chat import copying, examples, slash_commands
 from localspec.chat.history import SearchHit
+from localspec.chat.pictures import PictureCost
 from localspec.chat.repetition import RepetitionWatch
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
@@ -32,6 +35,7 @@ from localspec.config import toml_file
 from localspec.documents.reading import FileRequest
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
+from localspec.models.pictures import is_picture_name
 from localspec.protocol.events import Event, Notice
 from localspec.report.speculation import view_speculation
 from localspec.tui import chat_front_end
@@ -146,6 +150,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
                 yield Transcript(
                     colours=self.options.show_guesses,
                     show_marks=self.options.show_token_marks,
+                    draws_pictures=not self.options.ascii_only,
                 )
                 yield LoadingLine(classes="-next")
                 yield ToyNote(self.options)
@@ -241,7 +246,44 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     @on(MessageComposer.FileChosen)
     def _attach_chosen(self, message: MessageComposer.FileChosen) -> None:
-        self.documents.read(FileRequest(path=message.path))
+        loaded = self.session.loaded
+        if loaded is not None and loaded.sees and is_picture_name(message.path):
+            load = partial(self.session.pictures.load, [Path(message.path)])
+            self.composer.attach_pictures(load)
+        else:
+            self.documents.read(FileRequest(path=message.path))
+
+    @on(MessageComposer.PicturesAttached)
+    def _show_pictures(self) -> None:
+        self.draw()
+        self._count_pictures()
+
+    def _count_pictures(self) -> None:
+        """Asks the engine what the pictures cost that are to be sent."""
+        session = self.session
+        known = session.picture_costs
+        uncounted = [
+            each for each in session.pending_pictures if each.sha256 not in known
+        ]
+        if self.phase != "ready" or not uncounted:
+            return
+
+        def work() -> None:
+            engine = self.runner.engine
+            if engine is None:
+                return
+            try:
+                costs = session.count_pictures(engine, uncounted)
+            except LocalspecError as error:
+                self.call_later(self.show_warning, error)
+            else:
+                self.call_later(self._show_costs, costs)
+
+        self.runner.run(work)
+
+    def _show_costs(self, costs: Mapping[str, PictureCost]) -> None:
+        self.session.picture_costs |= costs
+        self.draw()
 
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
@@ -266,6 +308,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.generate(self.session.regenerate)
         else:
             self.send_queued()
+        self._count_pictures()
 
     @on(EngineLoadFailed)
     def _load_failed(self, message: EngineLoadFailed) -> None:
@@ -340,7 +383,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._queued_text = None
 
     def send(self, text: str) -> None:
-        example = "" if text.strip() else self.session.next_example()
+        example = ""
+        if not text.strip() and not self.session.has_pending_files:
+            example = self.session.next_example()
         if example:
             self.composer.restore_text(example)
         elif not self.session.can_ask(text):
@@ -531,7 +576,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
             show_notice(self, notice)
         self._draw_title()
         self.query_one(AttachedFiles).draw(
-            session.pending_attachments, self.documents.names
+            session.pending_attachments,
+            session.pending_pictures,
+            session.picture_costs,
+            self.documents.names,
         )
         self.composer.show_size()
         is_empty = not session.conversation.turns and not self.transcript.has_error

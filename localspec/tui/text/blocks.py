@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import Protocol
 
+from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-from localspec.protocol.events import Token, TokenClass
+from localspec.protocol.events import Thumbnail, Token, TokenClass
 from localspec.report.lines import plain_text
 from localspec.report.token_classes import TOKEN_CLASSES, mark_token
 from localspec.sanitize import sanitize
@@ -139,6 +141,81 @@ class BlankLine:
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         return []
+
+
+class ThumbnailBlock:
+    """A small picture in half cells: a cell has one pixel above another.
+
+    The upper pixel is the colour of `▀`, the lower one that of its background. So 48 by
+    32 pixels take 48 columns and 16 rows, in any terminal that has colours.
+    """
+
+    def __init__(self, thumbnail: Thumbnail) -> None:
+        self._thumbnail = thumbnail
+        self._width = 0
+        self._rows: list[list[Segment]] = []
+
+    def source_map(self, y: int) -> SourceMap:
+        return SourceMap("", [""] * len(self._rows))
+
+    def height(self, width: int) -> int:
+        if self._width != width:
+            self._width = width
+            self._rows = list(_draw_thumbnail(self._thumbnail, width))
+        return len(self._rows)
+
+    def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
+        return self._rows[y]
+
+
+_WIDE_TEXT = 60
+"""Columns from which a thumbnail is drawn in full size; else it is half as large."""
+_RgbColour = tuple[int, int, int]
+
+
+def _draw_thumbnail(thumbnail: Thumbnail, width: int) -> Iterator[list[Segment]]:
+    """Nothing if its bytes are damaged."""
+    try:
+        pixels = base64.b64decode(thumbnail.rgb, validate=True)
+    except ValueError:
+        return
+    if len(pixels) != 3 * thumbnail.width * thumbnail.height:
+        return
+    step = 1 if width >= _WIDE_TEXT else 2
+    while thumbnail.width > step * width:
+        step += 1
+    n_columns = -(-thumbnail.width // step)
+    n_pixel_rows = -(-thumbnail.height // step)
+
+    def find_colour(column: int, row: int) -> _RgbColour:
+        """The mean of the pixels that are drawn as one."""
+        sums = [0, 0, 0]
+        n_pixels = 0
+        for y in range(row * step, min((row + 1) * step, thumbnail.height)):
+            for x in range(column * step, min((column + 1) * step, thumbnail.width)):
+                start = 3 * (y * thumbnail.width + x)
+                for part, value in enumerate(pixels[start : start + 3]):
+                    sums[part] += value
+                n_pixels += 1
+        red, green, blue = sums
+        return red // n_pixels, green // n_pixels, blue // n_pixels
+
+    for row in range(0, n_pixel_rows, 2):
+        cells = []
+        for column in range(n_columns):
+            lower = None
+            if row + 1 < n_pixel_rows:
+                lower = find_colour(column, row + 1)
+            cells.append((find_colour(column, row), lower))
+        segments = []
+        for (upper, lower), same in groupby(cells):
+            text = "▀" * len(list(same))
+            background = None
+            if lower is not None:
+                background = Color.from_rgb(*lower)
+            style = Style(color=Color.from_rgb(*upper), bgcolor=background)
+            segments.append(Segment(text, style))
+        yield segments
 
 
 class BlockStack:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -10,12 +10,15 @@ from msgspec.structs import replace
 from rich.segment import Segment
 
 from localspec.chat.answer import PLAIN_SPEED, AnswerDelta, read_timing
-from localspec.chat.conversation import Attachment, Turn
+from localspec.chat.conversation import Attachment, PictureAttachment, Turn
+from localspec.chat.pictures import PictureCost
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
 from localspec.protocol.events import (
     FinishReason,
     GenerationFinished,
+    Notice,
+    PictureReading,
     Round,
     TokenScore,
 )
@@ -29,6 +32,7 @@ from localspec.tui.text.blocks import (
     Paragraph,
     StyleMap,
     TextBlock,
+    ThumbnailBlock,
     TokenText,
     join_sources,
 )
@@ -73,6 +77,27 @@ def format_attachment(file: Attachment) -> str:
     return f"+ {name}, {short_count(len(file.text))} characters"
 
 
+def format_picture(picture: PictureAttachment, cost: PictureCost | None = None) -> str:
+    """`cost`: of a picture that is not sent yet."""
+    parts = [one_line(picture.name), f"{picture.width}×{picture.height}"]
+    n_rows = picture.n_rows if cost is None else cost.n_rows
+    if n_rows is not None:
+        parts.append("1 token" if n_rows == 1 else f"{n_rows:,} tokens")
+    if cost is not None and cost.seconds is not None:
+        parts.append(f"about {max(1, round(cost.seconds))} s")
+    return f"+ {', '.join(parts)}"
+
+
+def describe_picture_reading(reading: PictureReading) -> str:
+    which = "the picture"
+    if reading.of > 1:
+        which = f"picture {reading.n} of {reading.of}"
+    seconds = reading.seconds_expected
+    if seconds is None:
+        return f"reading {which} …"
+    return f"reading {which}, about {max(1, round(seconds))} s …"
+
+
 def truncate_question(text: str, *, keep_end: bool = False) -> str:
     """Shortens a very long question to its beginning.
 
@@ -115,6 +140,8 @@ class TurnText:
         style: MarkdownStyle,
         branch: str = "",
         budget: RenderBudget | None = None,
+        *,
+        draws_pictures: bool = True,
     ) -> None:
         """`branch`: the position among sibling branches, such as `2 of 3`.
 
@@ -141,9 +168,12 @@ class TurnText:
         self.rounds: list[Round] = []
         self.has_guesses = False  # Whether something was drafted in one of them.
         self.question = sanitize(truncate_question(turn.question))
-        self._attachment_blocks = [
+        self._attachment_blocks: list[TextBlock] = [
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
+        self._draws_pictures = draws_pictures
+        self._pictures = turn.pictures
+        self._is_reading_picture = False
         self._thinking_block = Paragraph(style="thinking")
         self._hidden_block = Paragraph(style="muted")
         self._note_block = Paragraph(style="muted")
@@ -155,11 +185,12 @@ class TurnText:
         blocks: list[TextBlock] = []
         if not self._is_first:
             blocks.append(BlankLine())
-        has_question = self.question or self._attachment_blocks
+        has_question = self.question or self._attachment_blocks or self._pictures
         if has_question and not self._speaker.raw:
             blocks += [
                 Paragraph(f"You{self._branch}", "role"),
                 *self._attachment_blocks,
+                *self._make_picture_blocks(),
                 Paragraph(self.question),
                 BlankLine(),
             ]
@@ -173,9 +204,28 @@ class TurnText:
         blocks += [self._speed_block, self._note_block]
         self._stack.blocks = blocks
 
+    def _make_picture_blocks(self) -> Iterator[TextBlock]:
+        for picture in self._pictures:
+            yield Paragraph(format_picture(picture), "muted")
+            if picture.thumbnail is not None and self._draws_pictures:
+                yield ThumbnailBlock(picture.thumbnail)
+
+    def _show_reading(self, reading: PictureReading) -> None:
+        self._is_reading_picture = True
+        self.set_note(describe_picture_reading(reading))
+        pictures = tuple(picture.with_reading(reading) for picture in self._pictures)
+        if pictures != self._pictures:
+            self._pictures = pictures
+            self._arrange_blocks()
+
     def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
         for delta in deltas:
             event = delta.event
+            if isinstance(event, PictureReading):
+                self._show_reading(event)
+            elif self._is_reading_picture and not isinstance(event, Notice):
+                self._is_reading_picture = False
+                self.set_note("")
             if isinstance(event, Round):
                 self.rounds.append(event)
                 self.has_guesses = self.has_guesses or event.drafted > 0
@@ -394,6 +444,7 @@ class TranscriptTurn(DeferredBlock):
     """
 
     _N_FRAME_LINES = 6  # Blank lines, the two speakers and the like.
+    _N_PICTURE_LINES = 17  # The name of a picture, and its thumbnail.
 
     def __init__(
         self,
@@ -423,6 +474,7 @@ class TranscriptTurn(DeferredBlock):
 
     def estimate_height(self, width: int) -> int:
         n_lines = self._n_line_feeds + self._n_characters // width
+        n_lines += self._N_PICTURE_LINES * len(self.turn.pictures)
         return self._N_FRAME_LINES + n_lines
 
     def height(self, width: int) -> int:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from textual import events, on
@@ -15,8 +16,9 @@ from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from localspec.chat import slash_commands, tab_completion
-from localspec.chat.conversation import Attachment
+from localspec.chat import picture_sources, slash_commands, tab_completion
+from localspec.chat.conversation import Attachment, PictureAttachment
+from localspec.chat.pictures import PictureCost
 from localspec.chat.session import ChatSession
 from localspec.config import toml_file
 from localspec.config.key_table import keys_for
@@ -27,7 +29,7 @@ from localspec.tui.file_finder import FileFinder
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
-from localspec.tui.text.turn_text import format_attachment
+from localspec.tui.text.turn_text import format_attachment, format_picture
 from localspec.tui.text.wrapping import one_line, slice_text
 from localspec.tui.widgets.pointer_list import MarkedList
 from localspec.units import short_count
@@ -165,6 +167,9 @@ class MessageComposer(TextArea):
 
         path: str
 
+    class PicturesAttached(Message):
+        """Pictures are attached to the session's next question."""
+
     def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
         """Up recalls the session's earlier texts; those that leave the field join them."""
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
@@ -180,7 +185,7 @@ class MessageComposer(TextArea):
         self._loaded_text = ""  # An earlier question, put into the field to be edited.
         self._files = FileFinder(self, self._show_files)
         self._file_query: str | None = None  # That was searched last.
-        self._n_attaching = 0  # Texts that a thread still prepares as files.
+        self._n_attaching = 0  # Texts and pictures that a thread prepares.
         self._shown_size = Content("")
         # When something was typed last, as `time.monotonic`.
         self.typed_at = float("-inf")
@@ -212,7 +217,7 @@ class MessageComposer(TextArea):
 
     def _submit(self) -> None:
         if self._n_attaching:
-            self.notify("Wait: the pasted text is still being attached.", markup=False)
+            self.notify("Wait: a file is still being attached.", markup=False)
             return
         text = self.text
         self._remember_text()
@@ -371,14 +376,47 @@ class MessageComposer(TextArea):
 
     def _paste(self, text: str) -> None:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not self.text.startswith("/"):  # A command takes the path as it is.
+            dropped = picture_sources.find_dropped_pictures(text)
+            if dropped and self._may_attach_pictures():
+                self.attach_pictures(partial(self._session.pictures.load, dropped))
+                return
         if not fits_in_field(self.text + text):
             self._attach_text(text, "pasted")
             return
         result = self.replace("".join(_clean_typed(text)), *self.selection)
         self.move_cursor(result.end_location)
 
-    # --- texts that are too long
+    # --- pictures, and texts that are too long
     # ----------------------------------------------------------------------------
+
+    def _may_attach_pictures(self) -> bool:
+        """To a model that does not see, the path of a picture is a text as any other."""
+        try:
+            self._session.require_sight()
+        except LocalspecError as error:
+            self.notify(problem_text(error), markup=False)
+            return False
+        return True
+
+    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
+        """Attaches the pictures that `load` returns; a thread calls it."""
+        self._n_attaching += 1
+
+        def work() -> None:
+            self.call_later(self._add_pictures, load())
+
+        run_on_thread(self, "pictures", work, failed=self._attaching_failed)
+
+    def _add_pictures(self, pictures: Sequence[PictureAttachment]) -> None:
+        self._n_attaching -= 1
+        try:
+            for picture in pictures:
+                self._session.add_picture(picture)
+        except LocalspecError as error:
+            self.notify(problem_text(error), severity="warning", markup=False)
+        self.show_size()
+        self.post_message(self.PicturesAttached())
 
     def _attach_text(self, text: str, name: str) -> None:
         """Attaches a text as a file; a thread cleans it."""
@@ -391,7 +429,7 @@ class MessageComposer(TextArea):
 
     def _attaching_failed(self, error: LocalspecError) -> None:
         self._n_attaching -= 1
-        self.notify(problem_text(error), severity="error", markup=False)
+        self.notify(problem_text(error), severity="warning", markup=False, timeout=8)
 
     def _add_file(self, text: str, name: str) -> None:
         self._n_attaching -= 1
@@ -429,15 +467,30 @@ def _clean_typed(text: str) -> Iterator[str]:
 
 
 class AttachedFiles(Static):
-    """The files that go with the next message, above the message field."""
+    """The files and pictures that go with the next message, above the message field."""
 
     def __init__(self) -> None:
         super().__init__(id="attached", markup=False)
 
-    def draw(self, files: Sequence[Attachment], read_now: Sequence[str]) -> None:
-        """`read_now`: the names of documents that are still being read."""
-        names = [format_attachment(file) for file in files]
-        names += [f"reading {name} …" for name in read_now]
-        self.display = bool(names)
-        if names:
-            self.update(Content("   ".join([*names, "/read - removes them"])))
+    def draw(
+        self,
+        files: Sequence[Attachment],
+        pictures: Sequence[PictureAttachment],
+        costs: Mapping[str, PictureCost],
+        read_now: Sequence[str],
+    ) -> None:
+        """`costs`: of the pictures, by hash, as far as they are known.
+
+        `read_now`: the names of documents that are still being read.
+        """
+        parts = [format_attachment(file) for file in files]
+        parts += [f"reading {name} …" for name in read_now]
+        if parts:
+            parts.append("/read - removes them")
+        for picture in pictures:
+            parts.append(format_picture(picture, costs.get(picture.sha256)))
+        if pictures:
+            parts.append("/image - removes them")
+        self.display = bool(parts)
+        if parts:
+            self.update(Content("   ".join(parts)))

@@ -70,8 +70,13 @@ class Transcript(TextView, can_focus=False):
     class TokenViewLeft(Message):
         """The keyboard goes back to the composer."""
 
-    def __init__(self, *, colours: bool, show_marks: bool) -> None:
-        """`colours`: of the classes of tokens."""
+    def __init__(
+        self, *, colours: bool, show_marks: bool, draws_pictures: bool = True
+    ) -> None:
+        """`colours`: of the classes of tokens.
+
+        `draws_pictures`: the terminal has half blocks, of which thumbnails are made.
+        """
         super().__init__(show_marks=show_marks)
         self.turns: list[TranscriptTurn] = []
         self._thinking_markers: tuple[str, str] | None = None  # Of stored answers.
@@ -81,6 +86,7 @@ class Transcript(TextView, can_focus=False):
         self._budget = RenderBudget()
         self._colour_worker = LatestOnlyWorker(self, "colours")
         self.colours = colours
+        self._draws_pictures = draws_pictures
         self.thinking_unfolded = False
         self._cursor_turn: int | None = None  # The turn that has the cursor.
 
@@ -215,7 +221,14 @@ class Transcript(TextView, can_focus=False):
         branch = conversation.format_branch(turn.id)
         if budget is None:
             budget = self._budget
-        text = TurnText(turn, speaker, self._markdown_style, branch, budget)
+        text = TurnText(
+            turn,
+            speaker,
+            self._markdown_style,
+            branch,
+            budget,
+            draws_pictures=self._draws_pictures,
+        )
         self._style_tokens(text)
         text.set_thinking_unfolded(self.thinking_unfolded)
         if is_stored:

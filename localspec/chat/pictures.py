@@ -1,0 +1,93 @@
+"""The pictures of a chat session: where their bytes are, and their files for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from localspec.chat import picture_sources
+from localspec.chat.conversation import PictureAttachment, Turn
+from localspec.errors import LocalspecError
+from localspec.models.pictures import (
+    PICTURE_FILES,
+    PictureData,
+    accept_picture,
+    load_picture,
+)
+
+PictureReader = Callable[[str], bytes | None]
+"""Gives the bytes of a picture by its hash; None if they are not there."""
+
+
+def no_pictures(_: str) -> bytes | None:
+    """A reader of a place that has none."""
+    return None
+
+
+class PictureCost(Struct, frozen=True):
+    """What a picture takes of the context, and how long the model reads it."""
+
+    n_rows: int
+    seconds: float | None = None  # None: unknown.
+
+
+class ChatPictures:
+    """The pictures that were attached in this session, and those of its saved chat.
+
+    A private chat is nowhere else, so what was attached stays in memory.
+    """
+
+    def __init__(self, read_saved: PictureReader = no_pictures) -> None:
+        """`read_saved` reads the history."""
+        self._read_saved = read_saved
+        self._attached: dict[str, bytes] = {}
+        self._n_pasted = 0
+
+    def load(self, paths: Iterable[Path]) -> list[PictureAttachment]:
+        """Read files. Raises as `models.pictures.load_picture`."""
+        return [self._add(load_picture(path)) for path in paths]
+
+    def paste(self) -> list[PictureAttachment]:
+        """Take the picture in the clipboard. Raises as `read_clipboard`."""
+        data = picture_sources.read_clipboard()
+        self._n_pasted += 1
+        return [self._add(accept_picture(data, f"pasted-{self._n_pasted}.png"))]
+
+    def _add(self, picture: PictureData) -> PictureAttachment:
+        header = picture.picture
+        self._attached[header.sha256] = picture.data
+        width, height = header.shown_size
+        return PictureAttachment(
+            name=header.name,
+            sha256=header.sha256,
+            kind=header.kind,
+            width=width,
+            height=height,
+        )
+
+    def read(self, sha256: str) -> bytes | None:
+        """The bytes of a picture; None if they were lost, or cannot be read now."""
+        attached = self._attached.get(sha256)
+        if attached is not None:
+            return attached
+        try:
+            return self._read_saved(sha256)
+        except LocalspecError:
+            return None
+
+    def write_files(self, turns: Iterable[Turn]) -> dict[str, str]:
+        """The files of the turns' pictures, by hash, for an engine to read.
+
+        A picture that was lost has none. Raises StorageError.
+        """
+        paths: dict[str, str] = {}
+        for turn in turns:
+            for picture in turn.pictures:
+                if picture.sha256 in paths:
+                    continue
+                data = self.read(picture.sha256)
+                if data is not None:
+                    paths[picture.sha256] = str(PICTURE_FILES.put(data))
+        return paths

@@ -1,0 +1,154 @@
+"""Pictures in requests: their bytes are in the request; addresses are not fetched."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import OrderedDict
+from threading import Lock
+from typing import Any
+
+from msgspec import Struct
+
+from localspec.errors import PictureError
+from localspec.models.pictures import (
+    MAX_BYTES,
+    MAX_REQUEST_PICTURES,
+    PICTURE_FILES,
+    accept_picture,
+)
+from localspec.protocol.wire import PictureRef
+from localspec.serve.api_error import ApiError, invalid, unsupported
+from localspec.serve.requests import ContentPart
+from localspec.units import size_limit
+
+PICTURE_PARTS = ("image_url", "input_image", "image")
+"""The types of parts that are pictures: of chat completions, responses and messages."""
+_DATA_URL = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
+_NAME = "the picture"
+_MAX_ENCODED = MAX_BYTES * 4 // 3 + 1024
+_BLANKS = re.compile(r"\s+")
+_KEPT_CONVERSIONS = 64
+
+
+class RequestPictures:
+    """Takes the pictures of one request.
+
+    They become files of this process: the engine gets their paths and hashes.
+    """
+
+    def __init__(self, *, sees: bool) -> None:
+        """`sees`: whether the model takes pictures."""
+        self.sees = sees
+        self._n_taken = 0
+
+    def take(self, part: ContentPart, param: str) -> PictureRef:
+        """The picture of a part.
+
+        Raises ApiError for one that cannot be read, or that is one too many.
+        """
+        encoded = _find_encoded(part, param)
+        self._n_taken += 1
+        if self._n_taken > MAX_REQUEST_PICTURES:
+            problem = f"a request has at most {MAX_REQUEST_PICTURES} pictures"
+            raise TooManyPicturesError(param, problem)
+        data = _decode(encoded.text, encoded.field)
+        try:
+            return _CONVERSIONS.accept(data)
+        except PictureError as error:
+            problem = f"{error.message} {error.hint}".strip()
+            raise invalid(encoded.field, problem) from None
+
+
+class TooManyPicturesError(ApiError):
+    """Unlike a picture that cannot be read, it is an error also in earlier messages."""
+
+    def __init__(self, param: str, problem: str) -> None:
+        super().__init__(400, f"{param}: {problem}", param=param)
+
+
+class _EncodedPicture(Struct, frozen=True):
+    text: str  # Base64.
+    field: str  # Where it is in the request.
+
+
+def _find_encoded(part: ContentPart, param: str) -> _EncodedPicture:
+    if part.type == "image":
+        return _find_in_source(part.source, f"{param}.source")
+    field = f"{param}.image_url"
+    url = part.image_url
+    if isinstance(url, dict):
+        url = url.get("url")
+        field = f"{field}.url"
+    if url is None and part.file_id is not None:
+        problem = "files are not stored here; send the picture as a data URL"
+        raise unsupported(f"{param}.file_id", problem)
+    if not isinstance(url, str):
+        raise invalid(field, "it is missing, or no text")
+    head = _DATA_URL.match(url)
+    if head is None:
+        problem = "addresses are not fetched; send the picture as a data URL"
+        raise unsupported(field, problem)
+    if not head[0].lower().endswith(";base64,"):
+        raise invalid(field, "a data URL is read in Base64 only")
+    return _EncodedPicture(url[head.end() :], field)
+
+
+def _find_in_source(source: Any, param: str) -> _EncodedPicture:
+    """Anthropic's form."""
+    if not isinstance(source, dict):
+        raise invalid(param, "it is missing, or no object")
+    if source.get("type") != "base64":
+        problem = "addresses and files are not fetched; send the picture as base64"
+        raise unsupported(f"{param}.type", problem)
+    data = source.get("data")
+    if not isinstance(data, str):
+        raise invalid(f"{param}.data", "it is missing, or no text")
+    return _EncodedPicture(data, f"{param}.data")
+
+
+def _decode(text: str, field: str) -> bytes:
+    if len(text) > _MAX_ENCODED:
+        raise invalid(field, f"a picture may have {size_limit(MAX_BYTES)}")
+    if not text.isascii():
+        raise invalid(field, "it is not Base64")
+    compact = _BLANKS.sub("", text).rstrip("=")
+    padding = "=" * (-len(compact) % 4)
+    try:
+        return base64.b64decode(compact + padding, validate=True)
+    except ValueError:
+        raise invalid(field, "it is not Base64") from None
+
+
+class _Conversions:
+    """The pictures that were taken last, by the hash of what was received.
+
+    An agent sends its pictures again with each request; converting one takes a process.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._converted: OrderedDict[str, bytes] = OrderedDict()
+
+    def accept(self, received: bytes) -> PictureRef:
+        """Raises PictureError, or StorageError."""
+        key = hashlib.sha256(received).hexdigest()
+        with self._lock:
+            data = self._converted.get(key)
+        if data is None:
+            accepted = accept_picture(received, _NAME)
+            data = accepted.data
+            if data is not received:
+                self._keep(key, data)
+        path = PICTURE_FILES.put(data)
+        return PictureRef(str(path), path.name)
+
+    def _keep(self, key: str, data: bytes) -> None:
+        with self._lock:
+            self._converted[key] = data
+            while len(self._converted) > _KEPT_CONVERSIONS:
+                self._converted.popitem(last=False)
+
+
+_CONVERSIONS = _Conversions()
