@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -156,8 +155,6 @@ class Projector:
         self._states: OrderedDict[str, dict[int, HiddenStates]] = OrderedDict()
         """By picture, the one used last at the end: the states of its tiles by id."""
         self._state_bytes = 0
-        self._encode_seconds = 0.0
-        self._n_encoded = 0
         self.handle: Any = None
         if kind in _UNSUPPORTED_KINDS:
             raise ModelFileError(
@@ -418,16 +415,6 @@ class Projector:
         key = self._picture_of[picture_id].key
         return picture_id in self._states.get(key, ())
 
-    def encode(self, rows: ImageRows) -> None:
-        """Compute the rows unless they are in RAM. Raises as `ImageRows.load_states`."""
-        rows.load_states()
-
-    def expected_seconds(self, n_rows: int) -> float | None:
-        """How long so many rows take, by those before; None if there were none."""
-        if not self._n_encoded:
-            return None
-        return self._encode_seconds / self._n_encoded * n_rows
-
     def _load_states(self, known: _KnownPicture, picture_id: int) -> HiddenStates:
         states = self._states.get(known.key)
         if states is None or picture_id not in states:
@@ -464,9 +451,7 @@ class Projector:
         mtmd = self._mtmd
         self._is_stopped = False
         LOG.begin_stoppable_pass(lambda: self._is_stopped)
-        began = time.perf_counter()
         code = mtmd.mtmd_encode_chunk(self.handle, chunk)
-        seconds = time.perf_counter() - began
         LOG.end_stoppable_pass(is_stopped=self._is_stopped)
         heartbeat.record_progress()
         if self._is_stopped:
@@ -475,8 +460,6 @@ class Projector:
             reasons = LOG.errors() or [f"code {code}"]
             reason = library.strip_function_names(reasons[-1])
             raise EngineError(f"A picture cannot be read: {reason}")
-        self._encode_seconds += seconds
-        self._n_encoded += rows.n_rows
         address = mtmd.mtmd_get_output_embd(self.handle)
         shape = (rows.n_rows, self._width)
         return np.ctypeslib.as_array(address, shape).copy()

@@ -205,7 +205,7 @@ class RandomChats:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "n_operations",
-    [40, pytest.param(N_OPERATIONS, marks=LONG)],
+    [24, pytest.param(N_OPERATIONS, marks=LONG)],
 )
 def test_the_next_answer_is_as_from_fresh(
     tmp_path: Path,
