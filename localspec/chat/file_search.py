@@ -242,14 +242,15 @@ def find_files(
     """The paths that have the query's letters in this order, the best first.
 
     With `comp` the order is `comp`, `composer.py`, `my_composer.py`, `comp/a.py`,
-    `cool_maps.py` and `c/o/m/p.py`; of those that are equal in this, the shorter path.
+    `cool_maps.py` and `c/o/m/p.py`; of those that are equal in this, the shorter path. Without
+    letters it is that of names, folder by folder.
     """
     lowered = query.lower()
     ranked: list[tuple[int, int, str]] = []
     for path, low in files:
         rank = _rank(low, lowered)
         if rank is not None:
-            ranked.append((rank, len(path), path))
+            ranked.append((rank, len(path) if query else 0, path))
     return [path for _, _, path in heapq.nsmallest(limit, ranked)]
 
 

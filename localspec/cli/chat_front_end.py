@@ -43,7 +43,7 @@ _NAME_WIDTH = 15  # Of a setting or key, before its value.
 _WIDE_NAME_WIDTH = 38  # Of a command or model.
 _NUMBER_WIDTH = 5  # Of a page.
 _LOG_LINES = 12
-_MAX_LISTED_PARTS = 40
+_MAX_LISTED_PARTS = 15
 
 
 class PendingTurn(Struct, frozen=True):

@@ -178,7 +178,7 @@ async def test_at_lists_the_files_that_git_does_not_ignore(folder: Path) -> None
         await typed(chat, "see @")
         await chat.wait(lambda: listed(chat))
 
-        assert listed(chat) == ["book.epub", "notes.txt", "src/map.py", "src/main.py"]
+        assert listed(chat) == ["book.epub", "notes.txt", "src/main.py", "src/map.py"]
 
 
 async def test_a_file_that_is_chosen_is_attached_and_named_in_the_text(
