@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -162,12 +164,46 @@ def find_kind(data: bytes, name: str, media_type: str = "") -> FileKind:
     return "text"
 
 
+class ReadingProcesses:
+    """The processes that read documents for one part of the program, which may end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.is_stopped = False
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._running.add(process)
+            if self.is_stopped:
+                process.kill()
+
+    def remove(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._running.discard(process)
+
+    def stop(self) -> None:
+        """End what is being read; from now on nothing is read."""
+        with self._lock:
+            self.is_stopped = True
+            for process in self._running:
+                process.kill()
+
+
+_own_processes = ReadingProcesses()
+atexit.register(_own_processes.stop)
+
+
 def read_data(
-    data: bytes, name: str, kind: FileKind, selection: PartSelection | None = None
+    data: bytes,
+    name: str,
+    kind: FileKind,
+    selection: PartSelection | None = None,
+    processes: ReadingProcesses = _own_processes,
 ) -> Document:
     """The document of a file's bytes. `name` is shown, and so is sanitized.
 
-    Raises LocalspecError.
+    Raises LocalspecError: StorageError also if `processes` were stopped.
     """
     max_bytes = MAX_TEXT_BYTES if kind == "text" else MAX_DOCUMENT_BYTES
     if len(data) > max_bytes:
@@ -179,7 +215,7 @@ def read_data(
     if kind == "old office":
         raise UsageError(*_describe_old_office(name, data))
     if kind != "text":
-        return _read_in_child(data, name, kind, selection)
+        return _read_in_child(data, name, kind, selection, processes)
     try:
         text, note = decode_text(data)
     except ValueError as error:
@@ -208,7 +244,11 @@ def _describe_old_office(name: str, data: bytes) -> tuple[str, str]:
 
 
 def _read_in_child(
-    data: bytes, name: str, kind: FileKind, selection: PartSelection | None
+    data: bytes,
+    name: str,
+    kind: FileKind,
+    selection: PartSelection | None,
+    processes: ReadingProcesses,
 ) -> Document:
     if kind == "pdf" and importlib.util.find_spec("pypdf") is None:
         raise UsageError(
@@ -222,7 +262,9 @@ def _read_in_child(
         "seconds": READ_SECONDS,
     }
     child_input = json.dumps(request).encode() + b"\n" + data
-    lines, is_late = _run_child(child_input)
+    lines, is_late = _run_child(child_input, processes)
+    if processes.is_stopped:
+        raise StorageError(f"{name} was not read to its end.", "Try it again.")
     reply: dict[str, Any] = {}
     for line in lines:
         reply = line
@@ -242,7 +284,9 @@ def _read_in_child(
     )
 
 
-def _run_child(child_input: bytes) -> tuple[Iterator[dict[str, Any]], bool]:
+def _run_child(
+    child_input: bytes, processes: ReadingProcesses
+) -> tuple[Iterator[dict[str, Any]], bool]:
     """The lines that the child wrote, and whether its time was up. It has ended then."""
     parent = str(child_process.parent_pid_for_child())
     try:
@@ -251,6 +295,7 @@ def _run_child(child_input: bytes) -> tuple[Iterator[dict[str, Any]], bool]:
         raise StorageError(
             f"No process can be started: {error.strerror}.", "Close other programs."
         ) from error
+    processes.add(process)
     is_late = False
     try:
         output, _ = process.communicate(child_input, timeout=READ_SECONDS)
@@ -259,6 +304,7 @@ def _run_child(child_input: bytes) -> tuple[Iterator[dict[str, Any]], bool]:
         process.kill()
         output, _ = process.communicate()
     finally:
+        processes.remove(process)
         if process.poll() is None:  # Ctrl+C, say
             process.kill()
             process.wait()

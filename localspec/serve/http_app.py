@@ -30,6 +30,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec.documents.reading import ReadingProcesses
 from localspec.launch import Engine
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import TokenizeCommand, TokenizeResult
@@ -62,7 +63,7 @@ from localspec.serve.prompts import (
     parse_infill,
     parse_texts,
 )
-from localspec.serve.request_documents import count_documents
+from localspec.serve.request_documents import count_documents, reading_by
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.requests import InfillRequest, TextRequest, TokenizeRequest
@@ -121,6 +122,7 @@ class ApiServer:
         self._queue = queue
         self._activity = activity
         self._bodies = BodyReader()
+        self.reading = ReadingProcesses()  # Of documents in requests.
         self._document_turns = asyncio.Semaphore(_MAX_DOCUMENT_READERS)
         self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
 
@@ -324,7 +326,8 @@ class ApiServer:
         model = await self._find_model(body)
         if count_documents(body):
             async with self._document_turns:
-                return model, await asyncio.to_thread(parse, model, body)
+                with reading_by(self.reading):
+                    return model, await asyncio.to_thread(parse, model, body)
         if is_large:
             return model, await asyncio.to_thread(parse, model, body)
         return model, parse(model, body)

@@ -115,6 +115,7 @@ class HttpServer:
             await stopping
         finally:
             self._queue.stop_all()
+            self.api.reading.stop()
             if self._owns_host:
                 self._queue.host.end()
             loading.cancel()

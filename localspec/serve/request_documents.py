@@ -13,13 +13,16 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from msgspec import Struct
 
 from localspec.documents.document import Document
-from localspec.documents.reading import find_kind, read_data
-from localspec.errors import LocalspecError
+from localspec.documents.reading import ReadingProcesses, find_kind, read_data
+from localspec.errors import LocalspecError, UsageError
 from localspec.sanitize import sanitize
 from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.json_bodies import to_unicode
@@ -34,6 +37,21 @@ _DATA_URL = re.compile(r"data:([^;,]{0,200})((?:;[^;,]{0,200})*?);base64,")
 _WHITESPACE = str.maketrans("", "", " \t\r\n")
 _NOT_FETCHED = "documents are not fetched here; send the file in base64"
 _NOT_STORED = "files are not stored here; send the file in base64"
+
+
+_processes: ContextVar[ReadingProcesses] = ContextVar("processes")
+"""Those of the server that parses a request."""
+_unserved = ReadingProcesses()
+
+
+@contextmanager
+def reading_by(processes: ReadingProcesses) -> Iterator[None]:
+    """Read the documents of a request with the processes of its server."""
+    token = _processes.set(processes)
+    try:
+        yield
+    finally:
+        _processes.reset(token)
 
 
 class EncodedDocument(Struct, frozen=True):
@@ -146,9 +164,11 @@ class _KeptDocuments:
                 return self._kept[key]
         found: Document | LocalspecError
         try:
-            found = read_data(data, name, kind)
-        except LocalspecError as error:
+            found = read_data(data, name, kind, processes=_processes.get(_unserved))
+        except UsageError as error:
             found = error
+        except LocalspecError as error:
+            return error  # Another time it may be read.
         with self._lock:
             self._keep(key, found)
         return found

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
 import pytest
 
+from localspec.documents import reading
 from localspec.serve import messages, prompts, request_documents, responses
 from localspec.serve.api_error import ApiError
 from tests.serve.conftest import Served, serving
 from tests.support.document_files import make_docx, make_epub, make_pdf, word_paragraph
+from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 anthropic: Any = pytest.importorskip("anthropic")
@@ -280,3 +283,25 @@ def test_the_official_clients_send_a_pdf(chatty: Served) -> None:
     assert completion.usage.prompt_tokens == response.usage.input_tokens
     assert refused.value.param == "messages[0].content[0].file.file_data"
     assert message.content
+
+
+def test_a_server_that_ends_does_not_wait_for_a_document(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CHILD", "tests.support.endless_reader")
+    monkeypatch.setattr(reading, "READ_SECONDS", 10_000)
+    processes: list[reading.ReadingProcesses] = []
+    with serving(zoo["chatty"]) as served:
+        processes.append(served.server.api.reading)
+        part = file_part(make_pdf(["never read"]), "slow.pdf")
+        body = {"messages": [{"role": "user", "content": [part]}]}
+        asking = threading.Thread(
+            target=lambda: served.post("/v1/chat/completions", body), daemon=True
+        )
+        asking.start()
+        wait_for(lambda: bool(processes[0]._running))
+
+    asking.join(60)
+
+    assert not processes[0]._running
+    assert not asking.is_alive()
