@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import io
 import os
+import reprlib
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
 from msgspec import Struct
@@ -20,22 +23,34 @@ from localspec.config import other_spellings
 from localspec.config.option_types import SWITCH
 from localspec.config.options import OPTIONS, RETIRED
 from localspec.errors import UsageError
-from localspec.launch import ResolvedPair
+from localspec.launch import ResolvedPair, sight
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
+from localspec.models.pictures import (
+    PICTURE_MARK,
+    accept_picture,
+    load_picture,
+    without_marks,
+)
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import (
     ChatMessage,
     FlashAttention,
     GenerateCommand,
     KvType,
+    PictureRef,
     SplitMode,
     VerifyMode,
 )
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
-"""Messages of a chat: {"role": "system" | "user" | "assistant", "content": …}."""
+ChatMessages = Sequence[Mapping[str, Any] | ChatMessage]
+"""Messages of a chat: {"role": "system" | "user" | "assistant", "content": …}.
+
+With pictures: {"role": "user", "content": "What is this?", "images": ["photo.jpg"]}, or
+in their places: {"role": "user", "content": [{"type": "image", "image": …}, {"type":
+"text", "text": …}]}. A picture is a path, the bytes of a file, or a picture of Pillow.
+"""
 
 _ROLES = ("system", "user", "assistant")
 _DEFAULT_MAX_TOKENS = 512  # Default for a text; a chat's answer may fill the context.
@@ -97,6 +112,11 @@ class MachineOptions(TypedDict, total=False):
     threads: int | None
     draft_threads: int | None
     flash_attn: FlashAttention | None
+    image_model: str | os.PathLike[str] | None
+    """The projector (mmproj) by which the model sees, or "none". Default: the one beside
+    the model.
+    """
+    image_tokens: int | None  # Max tokens of a picture.
     workers: str | Sequence[str] | None
     """Addresses of at most two computers that run `localspec worker`.
 
@@ -233,6 +253,8 @@ class AnswerRequest(Struct, frozen=True):
             raw=bool(self.raw),
             template=self.template,
         )
+        if any(message.images for message in self.messages):
+            sight.require_sight(ready)
         if self.messages and not loaded.has_chat_template:
             names = ", ".join(builtin_templates.STOP_STRINGS)
             raise UsageError(
@@ -283,19 +305,85 @@ def to_messages(given: str | ChatMessages) -> tuple[ChatMessage, ...]:
     return messages
 
 
-def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
+def _to_message(given: Mapping[str, Any] | ChatMessage) -> ChatMessage:
     if isinstance(given, ChatMessage):
         return given
     role = None
-    content = None
+    content: Any = None
+    pictures: Any = None
     if isinstance(given, Mapping):
         role = given.get("role")
         content = given.get("content")
-    if role not in _ROLES or not isinstance(content, str):
-        roles = ", ".join(_ROLES)
-        hint = f'Possible: {{"role": …, "content": a text}}, the role one of {roles}.'
-        raise UsageError(f"A message cannot be {given!r}.", hint)
-    return ChatMessage(role, content)
+        pictures = given.get("images") or ()
+    is_list = isinstance(content, Sequence) and isinstance(pictures, Sequence)
+    if role not in _ROLES or not is_list or isinstance(pictures, str | bytes):
+        raise _not_a_message(given)
+    if isinstance(content, str):
+        text = without_marks(content)
+    else:
+        text, placed = _join_content_parts(content, given)
+        pictures = [*pictures, *placed]
+    refs = [_to_picture(picture, n) for n, picture in enumerate(pictures, 1)]
+    return ChatMessage(role, text, images=tuple(refs))
+
+
+def _not_a_message(given: object) -> UsageError:
+    roles = ", ".join(_ROLES)
+    hint = f'Possible: {{"role": …, "content": a text}}, the role one of {roles}.'
+    return UsageError(f"A message cannot be {_shorten(given)}.", hint)
+
+
+def _shorten(given: object) -> str:
+    """A wrong value, without the bytes of a whole picture."""
+    return reprlib.repr(given) if _has_bytes(given) else repr(given)
+
+
+def _has_bytes(given: object) -> bool:
+    if isinstance(given, Mapping):
+        return any(map(_has_bytes, given.values()))
+    if isinstance(given, list | tuple):
+        return any(map(_has_bytes, given))
+    return isinstance(given, bytes | bytearray)
+
+
+def _join_content_parts(
+    parts: Iterable[Any], given: Mapping[str, Any]
+) -> tuple[str, list[Any]]:
+    """The text of a message in parts, with a mark for each picture, and the pictures."""
+    texts: list[str] = []
+    placed: list[Any] = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            texts.append(without_marks(part["text"]))
+        elif kind == "image" and part.get("image") is not None:
+            texts.append(PICTURE_MARK)
+            placed.append(part["image"])
+        else:
+            raise _not_a_message(given)
+    return "".join(texts), placed
+
+
+def _to_picture(given: Any, number: int) -> PictureRef:
+    """A picture that the engine can read: of a path, bytes, or a picture of Pillow.
+
+    Raises PictureError, NotFoundError or StorageError if it cannot be used.
+    """
+    name = f"picture {number}"
+    if isinstance(given, str | os.PathLike):
+        picture = load_picture(Path(os.path.expanduser(given)))
+    elif isinstance(given, bytes | bytearray | memoryview):
+        picture = accept_picture(bytes(given), name)
+    elif callable(getattr(given, "save", None)):
+        buffer = io.BytesIO()
+        given.save(buffer, "PNG")
+        picture = accept_picture(buffer.getvalue(), name)
+    else:
+        raise UsageError(
+            f"A picture cannot be {_shorten(given)}.",
+            "Give the path of a file, its bytes, or a picture of Pillow.",
+        )
+    return sight.put_picture(picture)
 
 
 # --- models and settings to load

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec.bench import verify_picture
 from localspec.bench.measurement import (
     AnswerCancelled,
     MeasurementProgress,
@@ -29,9 +30,11 @@ from localspec.bench.verify_results import (
     report_to_json,
 )
 from localspec.errors import PromptTooLongError
-from localspec.launch import Engine
+from localspec.launch import Engine, sight
+from localspec.models.pictures import accept_picture
 from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.wire import (
+    ChatMessage,
     GenerateCommand,
     MeasuredCosts,
     ProbeCommand,
@@ -200,17 +203,30 @@ class LosslessMeasurement:
         effort = self.effort
         kind = "same seed" if temperature else "temperature 0"
         prompts = [*effort.prompts[:1], LONG_PROMPT, *effort.prompts[1:]]
-        for n, text in enumerate(prompts):
+        requests = [GenerateCommand(text) for text in prompts]
+        if self._can_see:
+            requests.insert(_MIN_PROMPTS - 1, _make_picture_request())
+        for n, prompt in enumerate(requests):
             if n >= _MIN_PROMPTS and effort.is_time_up(began):
                 return
-            message = f"{kind}: prompt {n + 1} of {len(prompts)} …"
+            message = f"{kind}: prompt {n + 1} of {len(requests)} …"
             yield MeasurementProgress(message, is_step=n == 0)
-            sampling = SamplingParams(temperature, seed=n)
-            plain = GenerateCommand(
-                text, sampling, effort.tokens_per_answer, spec="off"
+            plain = replace(
+                prompt,
+                sampling=SamplingParams(temperature, seed=n),
+                max_tokens=effort.tokens_per_answer,
+                spec="off",
             )
             with suppress(PromptTooLongError):
                 totals.add(_check_prompt(recorder, n, plain, variants))
+                if prompt.messages:
+                    self.report.has_picture = True
+
+    @property
+    def _can_see(self) -> bool:
+        """Whether the pair reads a chat with a picture."""
+        chat = self.ready.settings.get("chat") or {}
+        return sight.has_sight(self.ready) and bool(chat.get("template"))
 
     def _check_sampling(
         self, recorder: AnswerRecorder, verify: VerifyMode, spec: str, first_seed: int
@@ -270,6 +286,15 @@ class LosslessMeasurement:
                 return
 
 
+def _make_picture_request() -> GenerateCommand:
+    """A chat with a picture. Raises StorageError."""
+    picture = accept_picture(verify_picture.make_picture(), "picture.png")
+    question = ChatMessage(
+        "user", "Describe this picture.", images=(sight.put_picture(picture),)
+    )
+    return GenerateCommand(messages=(question,))
+
+
 def _check_prompt(
     recorder: AnswerRecorder,
     prompt: int,
@@ -317,7 +342,9 @@ class AnswerRecorder:
         Cells that are reused would come from passes of other widths. Replaying no
         tokens empties the cache.
         """
-        empty_replay = ReplayCommand(request.text, tokens=(), widths=(), emitted=())
+        empty_replay = ReplayCommand(
+            request.text, tokens=(), widths=(), emitted=(), messages=request.messages
+        )
         self._replay(empty_replay)
         return record_answer(self._engine, request, self._should_stop)
 
@@ -337,6 +364,7 @@ class AnswerRecorder:
             widths=widths,
             emitted=emitted,
             sampling=answer.request.sampling,
+            messages=answer.request.messages,
         )
         return self._replay(command)
 

@@ -68,6 +68,7 @@ class VerifyReport(Struct):
     seeded: ComparisonTotals = field(default_factory=ComparisonTotals)
     by_mode: dict[VerifyMode, TokenSample] = field(default_factory=dict)
     is_complete: bool = False  # All parts have run to their end.
+    has_picture: bool = False  # Whether a prompt has a picture: the model sees.
 
     @property
     def samples(self) -> list[TokenSample]:
@@ -101,6 +102,7 @@ class VerifyReport(Struct):
             "seeded": _totals_to_json(self.seeded),
             "sampled": _samples_to_json(self.samples),
             "whole": self.is_complete,
+            "picture": self.has_picture,
         }
 
 

@@ -22,11 +22,13 @@ from localspec.protocol.events import (
     Event,
     GenerationFinished,
     Notice,
+    PictureReading,
     Prefill,
     Round,
 )
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts
 from localspec.report import answer_stats
+from localspec.report.picture_text import describe_reading
 from localspec.report.speculation import SpeculationView, view_speculation
 from localspec.report.token_classes import format_legend, mark_token
 from localspec.sanitize import sanitize
@@ -38,6 +40,7 @@ _UNANSWERED = (
 )
 _SHOWN_NOTICES = (EXACT_NOTICE, HEAD_NOTICE)
 _DIM = "\x1b[2m"
+_LONG_PICTURE_SECONDS = 2.0
 _LONG_PREFILL_TOKENS = 512  # Prefill progress is shown from this many tokens.
 
 
@@ -103,6 +106,8 @@ class AnswerPrinter:
         self.answer.add(event)
         if isinstance(event, Notice):
             self._print_notice(event)
+        if isinstance(event, PictureReading):
+            self._print_picture(event)
         if self._as_json:
             return
         text = _answer_text(event, self._style, mark_tokens=self._mark_tokens)
@@ -121,6 +126,12 @@ class AnswerPrinter:
         is_for_scripts = notice.level != "info" or notice.code in _SHOWN_NOTICES
         if is_for_scripts or sys.stderr.isatty():
             terminal.notify_of(notice)
+
+    def _print_picture(self, event: PictureReading) -> None:
+        """A line on a terminal, if it takes long enough to be read."""
+        is_long = (event.seconds_expected or 0) >= _LONG_PICTURE_SECONDS
+        if is_long and not self._style.quiet and sys.stderr.isatty():
+            terminal.notify(f"{describe_reading(event)}.")
 
     def end_line(self) -> None:
         if self._markdown_writer is not None:
@@ -305,6 +316,8 @@ class ChatAnswerPrinter:
         event = delta.event
         if isinstance(event, Prefill):
             self._show_prefill(event)
+        elif isinstance(event, PictureReading):
+            self._show_progress(describe_reading(event))
         elif isinstance(event, Notice):
             self.start_new_line()
             self._write_stderr(
@@ -384,12 +397,16 @@ class ChatAnswerPrinter:
         self._started = True
 
     def _show_prefill(self, event: Prefill) -> None:
-        is_long = event.total - event.reused >= _LONG_PREFILL_TOKENS
-        if is_long and not self._style.plain and global_options.can_redraw():
-            self._clear_progress()
-            progress = (
+        if event.total - event.reused >= _LONG_PREFILL_TOKENS:
+            self._show_progress(
                 f"reading prompt {short_count(event.done)} / {short_count(event.total)}"
             )
+        else:  # A picture may have been read before it.
+            self._clear_progress()
+
+    def _show_progress(self, progress: str) -> None:
+        if not self._style.plain and global_options.can_redraw():
+            self._clear_progress()
             self._progress_width = len(progress)
             self._write_stderr(progress)
 

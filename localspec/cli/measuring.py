@@ -173,9 +173,12 @@ def _measure_pair(
     arguments: MeasuringArguments,
 ) -> Progress:
     yield MeasurementProgress("loading")
+    values = dict(arguments.options)
+    if isinstance(measurement, Benchmark) and values["image_model"] is None:
+        values["image_model"] = launch.NO_PROJECTOR  # No workload has a picture.
     load_request = options.build_load_request(
         pair,
-        arguments.options,
+        values,
         spec="model",  # The draft is loaded in any case: what it gains is measured.
         anyway=arguments.anyway,
     )

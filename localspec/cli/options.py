@@ -355,6 +355,13 @@ PROMPT = _option_group(
         help="Attach a text, PDF, DOCX, ODT, EPUB or HTML file; 'FILE pages 3-10' attaches "
         "some of it.  Repeatable.",
     ),
+    click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="FILE",
+        help="A picture for the model to see, with -p; repeatable.",
+    ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),
     text_option(
         "--preset",

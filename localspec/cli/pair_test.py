@@ -82,7 +82,10 @@ class DraftTest:
         for draft in draft_models or [_NO_DRAFT]:
             pair = launch.resolve_pair(self._target, draft)
             request = options.build_load_request(
-                pair, arguments.options, spec="auto", anyway=arguments.anyway
+                pair,
+                {**arguments.options, "image_model": launch.NO_PROJECTOR},
+                spec="auto",
+                anyway=arguments.anyway,
             )
             engine = launch.start_engine(request)
             try:

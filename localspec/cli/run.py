@@ -56,7 +56,12 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import recent_pairs
+from localspec.launch import recent_pairs, sight
+from localspec.models.pictures import (
+    MAX_REQUEST_PICTURES,
+    PictureData,
+    load_picture,
+)
 from localspec.protocol.events import EngineReady, GenerationFinished, encode
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
@@ -74,6 +79,7 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
 
     prompt: str | None
     files: tuple[str, ...]
+    images: tuple[str, ...]
     system: str
     preset: str | None
     raw: bool
@@ -102,10 +108,11 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
 
 
 class TypedPrompt(Struct, frozen=True):
-    """The prompt of one answer, and the documents that go with it."""
+    """The prompt of one answer, and the documents and pictures that go with it."""
 
     text: str
     documents: tuple[Document, ...] = ()
+    pictures: tuple[PictureData, ...] = ()
 
     @property
     def attachments(self) -> list[Attachment]:
@@ -143,6 +150,7 @@ def command(model: str | None, **given: Any) -> int:
     localspec run demo -p "def __repr__(self):" --tokens --stats
     localspec run qwen3-8b+qwen3-0.6b
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
+    localspec run gemma-3-4b --image photo.jpg -p "What is this?"
     localspec run big.gguf
     localspec run --continue
     """
@@ -157,6 +165,7 @@ def command(model: str | None, **given: Any) -> int:
         documents = tuple(map(read_file, requests))
         if not arguments.quiet:
             _show_documents(documents)
+    pictures = _load_pictures(arguments.images, is_chat=is_chat)
     if arguments.preset and not arguments.system:
         system = presets.find(arguments.preset).system or ""
         arguments = replace(arguments, system=system)
@@ -175,7 +184,8 @@ def command(model: str | None, **given: Any) -> int:
     with _open_events_file(arguments.events) as events_file:
         if is_chat:
             return _run_chat(pair, saved_chat, events_file, arguments, requests)
-        return _run_once(pair, TypedPrompt(text, documents), events_file, arguments)
+        prompt = TypedPrompt(text, documents, tuple(pictures))
+        return _run_once(pair, prompt, events_file, arguments)
 
 
 def _show_documents(documents: Sequence[Document]) -> None:
@@ -186,10 +196,37 @@ def _show_documents(documents: Sequence[Document]) -> None:
         terminal.notify(f"Reading {', '.join(filter(None, parts))}.")
 
 
+def _load_pictures(files: Sequence[str], *, is_chat: bool) -> list[PictureData]:
+    """The pictures of --image, checked before a model is loaded for them."""
+    if not files:
+        return []
+    if is_chat:
+        raise UsageError(
+            "--image needs a prompt.", 'Add -p "…", or type in the chat: /image FILE'
+        )
+    if len(files) > MAX_REQUEST_PICTURES:
+        raise UsageError(
+            f"--image is given {len(files)} times; a prompt has at most "
+            f"{MAX_REQUEST_PICTURES} pictures.",
+            "Give fewer.",
+        )
+    return [load_picture(Path(os.path.expanduser(file))) for file in files]
+
+
 def _check_exclusive(arguments: RunArguments) -> None:
     """Raise UsageError if two options exclude each other."""
     if arguments.raw and arguments.template:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
+    if arguments.raw and arguments.images:
+        raise UsageError(
+            "--image needs a chat template, and --raw uses none.",
+            "Leave out --raw or --image.",
+        )
+    if arguments.images and arguments.options["image_model"] == launch.NO_PROJECTOR:
+        raise UsageError(
+            "--image needs a projector, and --image-model none leaves it out.",
+            "Leave out one of them.",
+        )
     if arguments.options["json_schema"] and arguments.options["grammar"]:
         raise UsageError(
             "--json-schema and --grammar cannot be used together.", "Give one."
@@ -292,11 +329,14 @@ def _run_once(
     conversation.ask(prompt.text, prompt.attachments)
     settings = _build_settings(pair, arguments)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
+    changed: dict[str, Any] = {"exact": settings.exact}
+    if not prompt.pictures and arguments.options["image_model"] is None:
+        changed["image_model"] = launch.NO_PROJECTOR  # Nothing is there to be seen.
+    load_request = _build_load_request(pair, arguments, changed)
+    if prompt.pictures and load_request.load.projector is None:
+        raise sight.no_sight_error(pair.names().target, pair.portable_refs[0])
     with LoadDisplay(quiet=arguments.quiet) as loading:
-        engine = launch.start_engine(
-            _build_load_request(pair, arguments, {"exact": settings.exact}),
-            notify=loading.show,
-        )
+        engine = launch.start_engine(load_request, notify=loading.show)
     try:
         if arguments.verbose:
             _print_ready(engine.ready)
@@ -315,6 +355,9 @@ def _run_once(
             probabilities=arguments.probabilities,
             seed=conversation.seed,
         )
+        if prompt.pictures:
+            sight.require_sight(engine.ready)
+            request = _add_pictures(request, prompt.pictures)
         printer = AnswerPrinter(
             arguments.output_style,
             engine.ready,
@@ -333,6 +376,20 @@ def _run_once(
         return 0 if finished else 130
     finally:
         engine.close()
+
+
+def _add_pictures(
+    request: GenerateCommand, pictures: Sequence[PictureData]
+) -> GenerateCommand:
+    """The request, whose last message has the pictures, before its text."""
+    if not request.messages:
+        raise UsageError(
+            "--image needs a chat template, and this model has none.",
+            "Choose one with --template.",
+        )
+    *earlier, question = request.messages
+    question = replace(question, images=tuple(map(sight.put_picture, pictures)))
+    return replace(request, messages=(*earlier, question))
 
 
 def _stream_answer(

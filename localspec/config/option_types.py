@@ -231,6 +231,20 @@ def _read_folder(typed: str) -> str:
     return os.path.abspath(path)
 
 
+def _check_file_or_none(value: Any) -> str:
+    """The path of a file, from any folder, or the word none. The file need not exist."""
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ValueError
+    if text.strip() == "none":
+        return "none"
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _read_file_or_none(typed: str) -> str:
+    return paths.parse_typed_path(typed)
+
+
 def _check_texts(value: Any) -> tuple[str, ...]:
     """One text, or several."""
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
@@ -339,6 +353,12 @@ FOLDER = ValueType(
     'the absolute path of a folder, in quotes: "~/models"',
     read=_read_folder,
     check=_check_folder,
+    is_text=True,
+)
+FILE_OR_NONE = ValueType(
+    "the path of a file, or none",
+    read=_read_file_or_none,
+    check=_check_file_or_none,
     is_text=True,
 )
 SPLIT = ValueType(

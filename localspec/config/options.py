@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from localspec import draft_kinds, extras
 from localspec.config import other_spellings
 from localspec.config.option_types import (
+    FILE_OR_NONE,
     FOLDER,
     GRAMMAR,
     JSON_SCHEMA,
@@ -351,6 +352,17 @@ _LOAD = (
         "draft_threads",
         _THREADS,
         "CPU threads of the draft model.  [default: as --threads]",
+    ),
+    _load(
+        "image_model",
+        FILE_OR_NONE,
+        "Projector (mmproj) by which the model sees pictures.  [default: the one beside the model]",
+        metavar="FILE|none",
+    ),
+    _load(
+        "image_tokens",
+        whole("a whole number of tokens from 1", 1, 65_536),
+        "Max tokens of a picture.  [default: the model's; on a CPU at most 1024]",
     ),
     _load(
         "flash_attn",

@@ -8,7 +8,13 @@ from collections.abc import Callable
 from localspec import draft_kinds
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.loaded_pair import LoadedPair
-from localspec.errors import GrammarError, Hint, PromptTooLongError, UsageError
+from localspec.errors import (
+    GrammarError,
+    Hint,
+    PictureError,
+    PromptTooLongError,
+    UsageError,
+)
 from localspec.models.chat_template import generic_tools
 from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParams
 from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
@@ -55,7 +61,7 @@ class AnswerPreparer:
         ) = None
 
     def prepare(self, request: GenerateCommand) -> PreparedAnswer:
-        """Raises UsageError, PromptTooLongError or GrammarError."""
+        """Raises UsageError, PromptTooLongError, GrammarError or PictureError."""
         prompt = self._prompts.build_prompt(request)
         parts = self._checked_parts(prompt)
         _check_request(request, self._pair.target.n_vocab)
@@ -108,16 +114,30 @@ class AnswerPreparer:
     def _parts(self, prompt: Prompt) -> tuple[PromptPart, ...]:
         """The parts of a prompt; earlier answers keep the tokens they were generated with.
 
-        Raises UsageError if the request's own tokens are not of this model.
+        Pictures have their ids by their headers; the target reads them later. Raises
+        UsageError if the request's own tokens are not of this model, and PictureError.
         """
         if not prompt.tokens:
-            return (TokenPart(self._prompts.tokenize(prompt)),)
+            picture_ids = self._list_picture_ids(prompt)
+            return (TokenPart(self._prompts.tokenize(prompt, picture_ids)),)
         n_tokens = self._vocabulary.n_tokens
         if not all(0 <= token < n_tokens for token in prompt.tokens):
             raise UsageError(
                 "The prompt contains tokens that this model does not have."
             )
         return (TokenPart(list(prompt.tokens)),)
+
+    def _list_picture_ids(self, prompt: Prompt) -> list[list[int]]:
+        if not prompt.pictures:
+            return []
+        reader = self._pair.pictures
+        if reader is None:
+            raise PictureError(
+                f"{self._pair.target.model.path.name} is loaded without a projector, "
+                "so it sees no pictures.",
+                Hint("Load it with {image_model=FILE}, its mmproj file."),
+            )
+        return [reader.list_ids(picture) for picture in prompt.pictures]
 
     def _checked_parts(self, prompt: Prompt) -> tuple[PromptPart, ...]:
         """The parts of a prompt that leaves space for an answer.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,11 +26,13 @@ from localspec.models.chat_template.thinking_effort import (
 from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags
 from localspec.models.chat_template.tool_calls import ToolCallParser
 from localspec.models.chat_template.tool_formats import GENERIC, TOOL_FORMATS
+from localspec.models.pictures import PICTURE_MARK, without_marks
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
     GenerateCommand,
+    PictureRef,
     TemplateArgument,
     ToolCall,
 )
@@ -58,6 +61,8 @@ class Prompt(Struct, frozen=True):
     prefill: str = ""  # The beginning of the answer that is not in the text.
     is_rendered: bool = False
     """Whether a template wrote the text, with marks for `ControlTokenGuard.tokenize`."""
+    pictures: tuple[PictureRef, ...] = ()
+    """Those of the messages, in their order; the text has numbered marks of them."""
 
 
 _MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means nothing.
@@ -92,9 +97,18 @@ class ControlTokenGuard:
     def protect_message(self, message: ChatMessage) -> ChatMessage:
         """The message with every text in it protected.
 
-        Only an answer's own markers in its `content` stay control tokens.
+        Only an answer's own markers in its `content` stay control tokens, and in a
+        message with pictures the marks of their places.
         """
-        return self._protect_fields(message, is_answer=message.role == "assistant")
+        is_answer = message.role == "assistant"
+        protected = self._protect_fields(message, is_answer=is_answer)
+        if not message.images:
+            return protected
+        parts = message.content.split(PICTURE_MARK)
+        content = PICTURE_MARK.join(
+            self.protect(part, is_answer=is_answer) for part in parts
+        )
+        return replace(protected, content=content)
 
     def _protect_fields(self, value: _StructT, *, is_answer: bool = False) -> _StructT:
         """All fields of any Struct, so that no new one is forgotten."""
@@ -127,7 +141,7 @@ class ControlTokenGuard:
 
     def protect(self, text: str, *, is_answer: bool = False) -> str:
         """The text with its control tokens marked, but for those of an answer."""
-        text = text.replace(_MARK, "\ufffd")
+        text = without_marks(text).replace(_MARK, "\ufffd")
         parts: list[str] = []
         done = 0
         exempt_end = 0
@@ -159,16 +173,19 @@ class ControlTokenGuard:
             ) from None
 
     def _has_marks(self, text: str) -> bool:
-        return _MARK in text or any(self._marks.find_overlapping(text))
+        if _MARK in text or PICTURE_MARK in text:
+            return True
+        return any(self._marks.find_overlapping(text))
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, text: str, *, is_first: bool = True) -> list[int]:
         """Tokens of a prompt: the template's control tokens, and marked ones as text.
 
         A text between two control tokens that has a mark is tokenized by itself, without
         control tokens. All that is between two of these is tokenized in one piece.
+        `is_first`: whether the prompt begins with this text, and so with BOS.
         """
         if _MARK not in text:
-            return self._vocabulary.tokenize(text)
+            return self._vocabulary.tokenize(text, add_special=is_first)
         tokens: list[int] = []
         done = 0  # The end of what is tokenized.
         last_end = 0  # The end of the last control token.
@@ -176,10 +193,13 @@ class ControlTokenGuard:
         for start, end in [*self._marks.find(text), end_of_text]:
             between = text[last_end:start]
             if _MARK in between:
-                tokens += self._tokenize_part(text[done:last_end], is_first=done == 0)
+                is_beginning = is_first and done == 0
+                tokens += self._tokenize_part(
+                    text[done:last_end], is_first=is_beginning
+                )
                 tokens += self._vocabulary.tokenize(
                     between.replace(_MARK, ""),
-                    add_special=last_end == 0,
+                    add_special=is_first and last_end == 0,
                     parse_special=False,
                 )
                 done = start
@@ -272,6 +292,11 @@ class PromptBuilder:
     def build_prompt(self, command: GenerateCommand | CountCommand) -> Prompt:
         """The prompt of a request: its rendered chat, or its text without messages."""
         if not command.messages:
+            if _list_pictures(command.prior_messages):
+                raise UsageError(
+                    "A picture needs a chat: this prompt is only a text to continue.",
+                    Hint("Leave out {raw}, or use a model with a chat template."),
+                )
             tokens: tuple[int, ...] = ()
             if isinstance(command, GenerateCommand):
                 tokens = command.prompt_tokens
@@ -296,6 +321,7 @@ class PromptBuilder:
             opens_thinking=opens_thinking,
             stop=stop,
             is_rendered=True,
+            pictures=_list_pictures(command.messages),
         )
         if not isinstance(command, GenerateCommand):
             return prompt
@@ -307,7 +333,7 @@ class PromptBuilder:
             closing = ""
             if prompt.opens_thinking and self._tags is not None:
                 closing = thinking_tags.closing_text(self._tags)
-            text = prompt.text + closing + command.answer_prefix
+            text = prompt.text + closing + without_marks(command.answer_prefix)
             return replace(
                 prompt, text=text, opens_thinking=False, has_answer_prefix=True
             )
@@ -386,7 +412,7 @@ class PromptBuilder:
                 variables.setdefault(argument, value)
         if level:
             variables["reasoning_effort"] = level
-        protected = list(map(self._guard.protect_message, messages))
+        protected = _number_pictures(map(self._guard.protect_message, messages))
         if has_tools and as_text:
             protected = generic_tools.write_as_text(protected, tools)
             tools = ""
@@ -402,13 +428,37 @@ class PromptBuilder:
             raise _name_lost_message(field)
         return rendered
 
-    def tokenize(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt's text; earlier answers keep their own tokens."""
-        if prompt.is_rendered:
-            tokens = self._guard.tokenize(prompt.text)
-        else:
+    def tokenize(
+        self, prompt: Prompt, picture_ids: Sequence[Sequence[int]] = ()
+    ) -> list[int]:
+        """The tokens of a prompt's text; earlier answers keep their own tokens.
+
+        `picture_ids` are the ids of each picture of the prompt. Without them the
+        pictures are left out: that is what a draft model reads.
+        """
+        if not prompt.is_rendered:
             tokens = self._vocabulary.tokenize(prompt.text)
+        elif prompt.pictures:
+            tokens = self._tokenize_with_pictures(prompt, picture_ids)
+        else:
+            tokens = self._guard.tokenize(prompt.text)
         return reuse_answer_tokens(tokens, prompt.messages, self._vocabulary)
+
+    def _tokenize_with_pictures(
+        self, prompt: Prompt, picture_ids: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """The texts between pictures are tokenized one by one, as llama.cpp does it."""
+        marks = _NUMBERED_MARK if PICTURE_MARK in prompt.text else _ESCAPED_MARK
+        first, *rest = marks.split(prompt.text)
+        tokens = self._guard.tokenize(first)
+        # Behind each number is the text up to the next picture.
+        for number, text in zip(rest[::2], rest[1::2], strict=True):
+            index = int(number)
+            if index < len(picture_ids):
+                tokens += picture_ids[index]
+            if text:
+                tokens += self._guard.tokenize(text, is_first=False)
+        return tokens
 
     @cached_property
     def _guard(self) -> ControlTokenGuard:
@@ -462,6 +512,53 @@ class PromptBuilder:
         return make_byte_parser(self._tags, is_open=prompt.opens_thinking)
 
 
+# --- the places of pictures
+
+_NUMBERED_MARK = re.compile(rf"{PICTURE_MARK}(\d{{1,6}})_")
+"""What stands for a picture in a rendered text."""
+_ESCAPED_MARK = re.compile(r"(?<!\\)\\ufdd6(\d{1,6})_")
+"""The same from a template that writes messages as JSON in ASCII."""
+
+
+def _list_pictures(messages: Sequence[ChatMessage]) -> tuple[PictureRef, ...]:
+    pictures: list[PictureRef] = []
+    for message in messages:
+        pictures += message.images
+    return tuple(pictures)
+
+
+def _number_pictures(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """The messages with the number of its picture behind each mark.
+
+    A template may move or leave out messages, so the order of marks alone would not say
+    which pictures they are. A message of pictures 4 and 5, with ¦ for a mark and one
+    given place, becomes "¦4_Compare it with ¦5_!": what has no place comes first.
+    """
+    numbered: list[ChatMessage] = []
+    n_before = 0
+    for message in messages:
+        n_pictures = len(message.images)
+        if n_pictures:
+            marks = [f"{PICTURE_MARK}{n_before + i}_" for i in range(n_pictures)]
+            content = _place_marks(message.content, marks)
+            numbered.append(replace(message, content=content))
+        else:
+            numbered.append(message)
+        n_before += n_pictures
+    return numbered
+
+
+def _place_marks(content: str, marks: Sequence[str]) -> str:
+    first, *rest = content.split(PICTURE_MARK)
+    n_without_place = max(0, len(marks) - len(rest))
+    placed = [*marks[:n_without_place], first]
+    places = marks[n_without_place:]
+    for i, text in enumerate(rest):
+        mark = places[i] if i < len(places) else "\ufffd"
+        placed += [mark, text]
+    return "".join(placed)
+
+
 def _name_lost_message(field: str) -> UsageError:
     error = UsageError(
         f"{field}: the model's chat template leaves it out, also with other roles.",
@@ -497,7 +594,10 @@ def reuse_answer_tokens(
     done = 0  # How many of `tokens` are in `reused`.
     at = 0  # The byte at which the next answer is searched.
     for message in messages:
-        content = message.content.encode("utf-8", "replace")
+        shown = message.content
+        if message.images:  # A picture is between two parts of it.
+            shown = shown.rpartition(PICTURE_MARK)[2]
+        content = shown.encode("utf-8", "replace")
         start = text.data.find(content.rstrip(), at)
         if start < 0 or not content.strip():
             continue
@@ -512,13 +612,20 @@ def reuse_answer_tokens(
     return [*reused, *tokens[done:]]
 
 
+_NO_TEXT = b"\xff"
+"""Stands for a row of a picture: no text has this byte, so none is found across it."""
+
+
 class _TokenizedText:
     """The bytes of tokens, and the token that begins at each byte."""
 
     def __init__(self, tokens: Sequence[int], vocabulary: LlamaVocab) -> None:
         pieces: list[bytes] = []
         for token in tokens:
-            pieces.append(vocabulary.piece(token) or vocabulary.token_text(token))
+            if token < 0:
+                pieces.append(_NO_TEXT)
+            else:
+                pieces.append(vocabulary.piece(token) or vocabulary.token_text(token))
         self.data = b"".join(pieces)
         self.token_at_byte: dict[int, int] = {}
         at = 0

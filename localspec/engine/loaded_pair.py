@@ -15,23 +15,28 @@ from msgspec.structs import replace
 from localspec import draft_kinds, extras
 from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import PromptBuilder
+from localspec.engine.prompt_pictures import PictureTimer, PromptPictures, TowerSizes
 from localspec.errors import LocalspecError
 from localspec.llama import hidden_states, library
 from localspec.llama.context import LlamaContext
 from localspec.llama.head_context import BlockHeadContext, HeadContext
+from localspec.llama.images import Projector
 from localspec.llama.trimmed_draft import TrimmedDraftContext
 from localspec.machine import installed_llama_cpp, llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
+from localspec.models.projector_check import check_projector, projector_kind
 from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import (
     MODEL_DRAFT_MAX,
     ContextSettings,
     GenerateCommand,
     LoadCommand,
+    ProjectorSettings,
 )
+from localspec.sanitize import sanitize
 from localspec.spec.control.pass_costs import (
     ROW_COSTS,
     UNKNOWN_ROW_COST,
@@ -279,6 +284,11 @@ class LoadedPair:
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
         self.loaded_draft: LoadedDraft | None = None
         """None if none is given, or if it cannot draft here."""
+        self.projector: Projector | None = None
+        self.pictures: PromptPictures | None = None
+        """Both None if the target is loaded without a projector."""
+        self._projector_memory: dict[str, int] = {}
+        """Bytes of its weights, by device."""
         self.notices: list[Notice] = []
         self.has_remote_layers = bool(load.target_settings.remote_hosts)
         # The renderer is imported while llama.cpp loads; rendering waits for it.
@@ -298,6 +308,8 @@ class LoadedPair:
                 source=self.target.model.chat_template(),
                 tool_source=self.target.model.chat_template("tool_use"),
             )
+            if load.projector is not None:
+                self._load_projector(load.projector)
             if load.draft is not None:
                 self._load_draft(Path(load.draft), load)
             for model in self.models:
@@ -316,6 +328,41 @@ class LoadedPair:
         except BaseException:
             self.close()
             raise
+
+    def _load_projector(self, settings: ProjectorSettings) -> None:
+        """Raises ModelFileError, NotFoundError, UsageError or EngineError."""
+        path = Path(settings.path)
+        header = reader.read(path)
+        check_projector(header, path.name)
+        on_gpu = settings.on_gpu and library.has_gpu()
+        self.projector = Projector.open(
+            path,
+            self.target,
+            kind=projector_kind(header),
+            on_gpu=on_gpu,
+            max_rows=settings.max_rows,
+        )
+        device = "CPU"
+        if on_gpu:
+            device = _main_device(self.target)
+        self._projector_memory = {device: header.weight_bytes}
+        seconds_per_row: float | None = None
+        if not on_gpu:
+            sizes = TowerSizes.from_header(header)
+            n_threads = self.target.n_threads_batch
+            seconds_per_row = sizes.seconds_per_row(n_threads=n_threads)
+        self.pictures = PromptPictures(self.projector, PictureTimer(seconds_per_row))
+
+    def _image_settings(self) -> dict[str, Any] | None:
+        """The `images` part of `EngineReady.settings`."""
+        projector = self.projector
+        if projector is None:
+            return None
+        return {
+            "kind": sanitize(projector.kind, multiline=False),
+            "max_rows": projector.max_rows,
+            "audio": projector.hears,
+        }
 
     def _load_draft(self, path: Path, load: LoadCommand) -> None:
         draft = LoadedDraft(path, load, self.target)
@@ -385,6 +432,7 @@ class LoadedPair:
                 "draft_max": self.max_draft,
                 "chat": self.prompt_builder.ready_settings(),
                 "fim": self.target.vocabulary.infill_tokens(),
+                "images": self._image_settings(),
             },
             memory=self._memory(),
             load_ms=load_ms,
@@ -398,12 +446,14 @@ class LoadedPair:
         memory: dict[str, int | None] = {
             "predicted": None,
             "used": None,  # It stays None with builds of llama.cpp that report nothing.
-            "weights": sum(model.n_bytes() for model in loaded_models),
+            "weights": sum(model.n_bytes() for model in loaded_models)
+            + sum(self._projector_memory.values()),
         }
         by_device: Counter[str] = Counter()
         for model in self.models:
             by_device.update(model.memory_by_device())
         if by_device:
+            by_device.update(self._projector_memory)
             memory["used"] = by_device.total()
         return memory | by_device
 
@@ -411,6 +461,9 @@ class LoadedPair:
         if self.loaded_draft is not None:
             self.loaded_draft.close()
             self.loaded_draft = None
+        if self.projector is not None:  # It uses the target's vocabulary.
+            self.projector.close()
+            self.projector = None
         self.target.close()
 
 

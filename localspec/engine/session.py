@@ -24,15 +24,22 @@ from localspec.engine.rescore import (
 from localspec.errors import UsageError
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol import wire
-from localspec.protocol.events import Event, SpeculationPlan, TokenScore
+from localspec.protocol.events import (
+    Event,
+    PictureReading,
+    SpeculationPlan,
+    TokenScore,
+)
 from localspec.spec import drafters
+from localspec.spec.picture_ids import has_pictures
 from localspec.spec.prefix_cache import (
     ClientPrompts,
     ConversationSnapshots,
     PrefixCache,
 )
+from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import DecodeInterrupted
-from localspec.spec.speculative_loop import speculative_decode
+from localspec.spec.speculative_loop import LoopEnd, speculative_decode
 
 
 class Session:
@@ -122,12 +129,28 @@ class Session:
         output = OutputProcessor(answer, drafting, self._target.vocabulary, count_known)
         self._profiler.adapt_threads(between_answers=True)
         try:
+            yield from self._read_pictures(answer)
+        except DecodeInterrupted:
+            steps = iter((LoopEnd("cancelled"),))
+        try:
             for event in output.process(steps):
                 yield event
                 self._profiler.adapt_threads()
         finally:
             clients.remember(request.client, self._target_cache.cached_tokens)
         self._profiler.record_answer(self._drafters.costs.plain_ms)
+
+    def _read_pictures(self, answer: PreparedAnswer) -> Iterator[PictureReading]:
+        """Compute the rows of the pictures that the target has to read.
+
+        It would do so by itself, but nobody could tell why that takes so long.
+        """
+        reader = self._pair.pictures
+        if reader is None:
+            return
+        tokens = [*answer.prompt, *answer.resumed_tokens]
+        if has_pictures(tokens):
+            yield from reader.encode(tokens, self._target_cache.count_shared(tokens))
 
     def count(self, command: wire.CountCommand) -> wire.CountResult:
         """The number of tokens of a text, or of a chat's prompt."""
@@ -202,9 +225,11 @@ class Session:
     def replay(self, command: wire.ReplayCommand) -> wire.ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""
         self._stop_requested = False
-        prompt = self._preparer.prompt_tokens(wire.CountCommand(command.text))
+        prompt = self._preparer.prompt_tokens(
+            wire.CountCommand(command.text, command.messages)
+        )
         decoder: CachedDecoder | IndependentDecoder
-        if self._target.needs_checkpoints:
+        if self._target.needs_checkpoints or has_pictures(prompt):
             decoder = CachedDecoder(self._target_cache)
         else:
             decoder = IndependentDecoder(self._target)

@@ -19,7 +19,14 @@ from localspec.engine_process import exit_causes
 from localspec.engine_process.engine_log import EngineLog, read_batches
 from localspec.machine import remote_devices
 from localspec.protocol import wire
-from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
+from localspec.protocol.events import (
+    EngineExit,
+    EngineReady,
+    Event,
+    Notice,
+    PictureReading,
+    TokenScore,
+)
 
 _SingleReply = (
     wire.ReplayResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
@@ -76,6 +83,9 @@ class EngineProcess:
         self._busy_at = -math.inf
         self._file_stats: exit_causes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
+        self._projector = ""  # The file by which the target sees, if it does.
+        self._is_reading_picture = False
+        """Whether the last event says that the engine reads a picture now."""
         self._reply: wire.EngineOutput | None = None
         """The reply of a command that has exactly one."""
         self._token_scores: list[TokenScore] = []
@@ -124,7 +134,9 @@ class EngineProcess:
     ) -> EngineReady:
         """Load a pair. Raises the engine's error, or that of its exit."""
         self._on_load_progress = on_progress
-        self._file_stats = exit_causes.stat_files(load.target, load.draft)
+        projector = load.projector.path if load.projector is not None else None
+        self._file_stats = exit_causes.stat_files(load.target, load.draft, projector)
+        self._projector = projector or ""
         self._remote_hosts = load.target_settings.remote_hosts
         ready: EngineReady | None = None
         for event in self._run_or_raise(load, self._timeouts.load):
@@ -232,6 +244,7 @@ class EngineProcess:
         self._command_number += 1
         number = self._command_number
         self._is_stopping = False
+        self._is_reading_picture = False
         self._on_start(command)
         self._send(number, command)
         slow_after = self._timeouts.slow_notice
@@ -270,6 +283,8 @@ class EngineProcess:
             self._reply = output
         elif isinstance(output, wire.InspectResult):
             self._token_scores += output.places
+        elif not isinstance(output, wire.CommandReply):
+            self._is_reading_picture = isinstance(output, PictureReading)
         return None if isinstance(output, wire.CommandReply) else output
 
     def _on_start(self, command: wire.EngineCommand) -> None:
@@ -401,6 +416,8 @@ class EngineProcess:
         if self._remote_hosts:
             source = remote_devices.source()
             engine_exit = source.explain_exit(engine_exit, self._remote_hosts)
+        if self._is_reading_picture:
+            engine_exit = exit_causes.blame_projector(engine_exit, self._projector)
         self._exit = engine_exit
         self._log.append([f"localspec: this engine ended: {engine_exit.how}"])
         return engine_exit

@@ -148,6 +148,8 @@ def start_error(error: OSError) -> errors.EngineError:
     return errors.EngineError(f"The engine cannot be started: {error.strerror}.", hint)
 
 
+_CRASHES = ("signal SIGSEGV", "signal SIGABRT", "signal SIGFPE", "signal SIGILL")
+
 FileStats = dict[str, tuple[int, int] | None]
 """Size and modification time by file name; None if the file is not accessible."""
 
@@ -177,6 +179,22 @@ def blame_changed_file(
                 path = sanitize(name, multiline=False)
                 return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
     return engine_exit
+
+
+def blame_projector(engine_exit: EngineExit, projector: str) -> EngineExit:
+    """Name the projector if the engine crashed while it read a picture with it.
+
+    Memory that ran out, and a process that somebody ended, are no fault of the file.
+    """
+    is_crash = engine_exit.how == "assert" or engine_exit.how in _CRASHES
+    if not is_crash:
+        return engine_exit
+    name = sanitize(os.path.basename(projector), multiline=False)
+    hint = errors.Hint(
+        f"It read a picture with {name}, which may be damaged or of another model: use "
+        "{image_model=FILE} with another, or {image_model=none}."
+    )
+    return replace(engine_exit, hint=hint)
 
 
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:

@@ -18,6 +18,7 @@ from localspec.launch.pair import (
     with_default_draft,
 )
 from localspec.launch.start import (
+    NO_PROJECTOR,
     Engine,
     LoadOptions,
     StartEngine,

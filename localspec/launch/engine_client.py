@@ -100,7 +100,12 @@ class EngineClient(EngineProcess):
         The estimate is saved together with the memory that is used.
         """
         ready = self.ready
-        predicted = plan.memory.total_by_device
+        predicted = dict(plan.memory.total_by_device)
+        projector = plan.projector
+        if projector is not None and projector.device:
+            # What is used counts its weights, too.
+            before = predicted.get(projector.device, 0)
+            predicted[projector.device] = before + projector.weights
         used: dict[str, int] = {}
         for name, size in ready.memory.items():
             if name in predicted and size:

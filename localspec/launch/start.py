@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +42,7 @@ from localspec.machine import (
     remote_devices,
 )
 from localspec.machine.device import Device
+from localspec.models import projectors
 from localspec.models.gguf import reader
 from localspec.models.local_files import inventory
 from localspec.protocol import wire
@@ -51,6 +53,10 @@ from localspec.units import count, duration, gb, gib
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
+
+
+NO_PROJECTOR = "none"
+"""The value of `image_model` with which no projector is loaded."""
 
 
 class LoadOptions(Struct, frozen=True):
@@ -78,6 +84,10 @@ class LoadOptions(Struct, frozen=True):
     """Keys in q8_0, values in f16: a CPU then computes every width alike."""
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
+    image_model: str | None = None
+    """The projector's file, or `none`; None: the one that was found for the target."""
+    image_tokens: int | None = None
+    """The most tokens that a picture becomes; None: as many as suit this machine."""
     anyway: bool = False  # Load even if the estimate exceeds the memory.
 
     @classmethod
@@ -102,6 +112,7 @@ class LoadOptions(Struct, frozen=True):
             target_settings=target_settings,
             draft_settings=self._draft_settings(target_settings),
             overlap=self.overlap,
+            projector=self._projector_settings(pair),
         )
         request = SettingsRequest(
             load,
@@ -138,6 +149,19 @@ class LoadOptions(Struct, frozen=True):
         if isinstance(self.split, str):
             return replace(settings, split_mode=self.split)
         return replace(settings, tensor_split=self.split)
+
+    def _projector_settings(self, pair: ResolvedPair) -> wire.ProjectorSettings | None:
+        if self.image_model == NO_PROJECTOR:
+            return None
+        if self.image_model is not None:
+            path: Path | None = Path(os.path.expanduser(self.image_model)).absolute()
+        elif pair.target.name:
+            path = projectors.find_projector(pair.target)
+        else:  # An estimate, of no file.
+            path = None
+        if path is None:
+            return None
+        return wire.ProjectorSettings(str(path), max_rows=self.image_tokens)
 
     def _draft_settings(self, target: wire.ContextSettings) -> wire.ContextSettings:
         """Those of the target, but for the options that a draft has of its own."""

@@ -152,9 +152,14 @@ LOG = LlamaLog()
 C.llama_backend_init()
 
 
+def has_gpu() -> bool:
+    """Whether llama.cpp has a device besides the CPU."""
+    return bool(C.llama_supports_gpu_offload())
+
+
 def devices() -> tuple[str, ...]:
     """Names of the installed llama.cpp's devices; only the CPU if they are unknown."""
-    if not C.llama_supports_gpu_offload():
+    if not has_gpu():
         return ("CPU",)
     ggml = GgmlLibrary(C._lib)
     try:

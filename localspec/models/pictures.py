@@ -10,7 +10,6 @@ the engine. Nothing here decodes pixels.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import importlib.util
 import re
 import struct
@@ -133,13 +132,19 @@ def check_picture(data: bytes, name: str) -> Picture:
     _check_size(header, shown)
     return Picture(
         name=shown,
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=compute_sha256(data),
         kind=kind,
         width=header.width,
         height=header.height,
         orientation=header.orientation,
         n_bytes=len(data),
     )
+
+
+def compute_sha256(data: bytes) -> str:
+    import hashlib  # noqa: PLC0415  it loads OpenSSL, and most chats have no picture
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def without_marks(text: str) -> str:
@@ -178,7 +183,7 @@ class PictureFiles:
 
         Raises StorageError.
         """
-        name = hashlib.sha256(data).hexdigest()
+        name = compute_sha256(data)
         try:
             with self._lock:
                 return self._put(name, data)
@@ -614,6 +619,8 @@ def _convert(data: bytes, name: str) -> bytes:
     try:
         converted, _ = process.communicate(data, timeout=_CONVERSION_SECONDS)
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
         converted = b""
     finally:
         child_process.terminate(process, grace_seconds=0)

@@ -3,20 +3,36 @@
 import json
 import random
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
+from localspec.bench.verify_picture import make_picture
 from localspec.bench.verify_results import VerifyReport
+from localspec.engine.session import Session
 from localspec.launch import Engine
 from localspec.llama.context import LlamaContext
-from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.models.pictures import check_picture
+from localspec.protocol.wire import (
+    GenerateCommand,
+    LoadCommand,
+    ProjectorSettings,
+    SamplingParams,
+)
 from localspec.report.lines import plain_text
 from localspec.report.measurement import format_measurement
 from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
 from tests.bench.fake_engine import Draw, Scripted, honest
-from tests.support.sessions import InProcess, loaded, require_same_logits_at_every_width
+from tests.support.sessions import (
+    SETTINGS,
+    InProcess,
+    loaded,
+    require_same_logits_at_every_width,
+)
+from tests.support.vision_models import VisionModels
 from tests.support.zoo import Zoo
 
 QUICK = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=800)
@@ -225,6 +241,38 @@ def test_models_without_rounding_differences_are_lossless(
     assert found.verdict == "lossless"
     assert found.greedy.different == found.seeded.different == 0
     assert found.drafted > 0
+
+
+@pytest.mark.parametrize("kind", ["smolvlm", "gemma3", "qwen2vl", "qwen35"])
+def test_a_model_that_sees_is_checked_with_a_picture(
+    vision_models: VisionModels, kind: str
+) -> None:
+    files = vision_models[kind]
+    settings = replace(SETTINGS, n_ctx=1024, n_ubatch=128)
+    load = LoadCommand(
+        str(files.model),
+        target_settings=settings,
+        projector=ProjectorSettings(str(files.projector)),
+    )
+    with closing(Session(load)) as session:
+        engine = InProcess(session)
+        found = checked(engine, SHORT)
+    measurement = LosslessMeasurement(SHORT)
+    measurement.report = found
+    measurement._ready = engine.ready
+
+    assert found.verdict == "lossless"
+    assert found.has_picture
+    assert any(asked.messages for asked in engine.asked)
+    lines = [plain_text(line) for line in format_measurement(measurement)]
+    assert any(line.startswith("picture ") for line in lines)
+    assert measurement.to_json()["picture"] is True
+
+
+def test_the_picture_of_the_check_can_be_read_by_every_engine() -> None:
+    picture = check_picture(make_picture(), "picture.png")
+
+    assert (picture.width, picture.height) == (96, 64)
 
 
 def rewind_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:

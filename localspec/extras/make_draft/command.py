@@ -153,7 +153,7 @@ def _choose_tokens(
         raise UsageError(what, "Give texts: --from FILE")
     n_uses: Counter[int] = Counter()
     pair = launch.resolve_pair(model, "none")
-    load = launch.LoadOptions(ctx=256).to_request(pair)
+    load = launch.LoadOptions(ctx=256, image_model=launch.NO_PROJECTOR).to_request(pair)
     with closing(launch.start_engine(load)) as engine:
         for text in texts:
             tokenized = engine.tokenize(TokenizeCommand(text, parse_special=False))

@@ -1,0 +1,272 @@
+"""Reads the pictures of a prompt: from files to the ids of rows that the target decodes."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from localspec.errors import PictureError, UsageError
+from localspec.llama.images import (
+    MAX_STATE_BYTES,
+    ImageRows,
+    Pixels,
+    Projector,
+    join_items,
+)
+from localspec.models.gguf.header import Header
+from localspec.models.pictures import (
+    MAX_BYTES,
+    Picture,
+    check_picture,
+    compute_sha256,
+)
+from localspec.models.projector_kinds import find_kind
+from localspec.protocol.events import PictureReading, Thumbnail
+from localspec.protocol.wire import PictureRef
+from localspec.sanitize import sanitize
+
+_THUMBNAIL_WIDTH = 48
+_THUMBNAIL_HEIGHT = 32
+_FLOPS_OF_A_CORE = 55e9
+"""What a core of a usual CPU computes in a second, in a projector of 16 bits."""
+
+
+class PromptPictures:
+    """Turns the pictures of prompts into ids, with the loaded projector.
+
+    A picture is known by its hash. Its header says which ids it has; its pixels are
+    decoded when the target, or `encode` before it, needs its rows.
+    """
+
+    def __init__(self, projector: Projector, timer: PictureTimer) -> None:
+        self._projector = projector
+        self._timer = timer
+        self._pictures: dict[str, SentPicture] = {}
+        """By hash: those whose headers were read."""
+        self._decoded: tuple[str, Pixels] | None = None
+        """The pixels of the picture that is read next, by its hash."""
+
+    def list_ids(self, ref: PictureRef) -> list[int]:
+        """What stands for a picture in a prompt.
+
+        Raises PictureError if its file cannot be used.
+        """
+        sent = self._pictures.get(ref.sha256)
+        if sent is None:
+            header = self._load(ref)[0]
+            sent = SentPicture(ref, header, [])
+        width, height = sent.header.shown_size
+        try:
+            items = self._projector.read_picture(
+                ref.sha256, width, height, partial(self._load_pixels, ref)
+            )
+        except UsageError as error:
+            raise _name_picture(sent.header, error) from error
+        self._pictures[ref.sha256] = SentPicture(ref, sent.header, items)
+        return join_items(items)
+
+    def encode(self, tokens: Sequence[int], n_cached: int) -> Iterator[PictureReading]:
+        """Compute the rows of the pictures behind the first `n_cached` cells of a text.
+
+        Yields before each. Of very many pictures the last are left to the target: the
+        projector keeps the rows of some, and would forget the first before they are
+        read. Raises PictureError, DecodeInterrupted, or what the projector raises.
+        """
+        unread = {rows.id for rows in self._projector.unencoded(tokens, n_cached)}
+        pictures = [each for each in self._pictures.values() if each.has_any(unread)]
+        pictures.sort(key=lambda each: tokens.index(each.rows[0].id))
+        n_bytes = 0
+        try:
+            for n, picture in enumerate(pictures, 1):
+                yield self._describe(picture, n, len(pictures))
+                n_bytes += self._encode(picture, unread)
+                if n_bytes > MAX_STATE_BYTES // 2:
+                    return
+        finally:
+            self._decoded = None
+
+    def _describe(self, picture: SentPicture, n: int, of: int) -> PictureReading:
+        pixels = self._load_pixels(picture.ref)
+        self._decoded = (picture.ref.sha256, pixels)
+        height, width = pixels.shape[:2]
+        return PictureReading(
+            n=n,
+            of=of,
+            rows=len(join_items(picture.items)),
+            width=width,
+            height=height,
+            sha256=picture.ref.sha256,
+            seconds_expected=self._timer.expect(picture.n_rows),
+            thumbnail=make_thumbnail(pixels),
+        )
+
+    def _encode(self, picture: SentPicture, unread: set[int]) -> int:
+        """Returns the bytes of what was computed."""
+        began = time.perf_counter()
+        n_rows = 0
+        n_bytes = 0
+        for rows in picture.rows:
+            if rows.id not in unread:
+                continue
+            try:
+                n_bytes += rows.load_states().nbytes
+            except UsageError as error:  # Of a few pixels in width, say.
+                raise _name_picture(picture.header, error) from error
+            n_rows += rows.n_rows
+        self._timer.record(n_rows, time.perf_counter() - began)
+        return n_bytes
+
+    def _load_pixels(self, ref: PictureRef) -> Pixels:
+        if self._decoded is not None and self._decoded[0] == ref.sha256:
+            pixels = self._decoded[1]
+            self._decoded = None
+            return pixels
+        header, data = self._load(ref)
+        try:
+            return self._projector.decode(data, header.orientation)
+        except UsageError as error:
+            raise _name_picture(header, error) from error
+
+    def _load(self, ref: PictureRef) -> tuple[Picture, bytes]:
+        """The header and the bytes, checked again: this process decodes them."""
+        name = sanitize(ref.name, multiline=False) or _NO_NAME
+        try:
+            with Path(ref.path).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError):
+            raise PictureError(
+                f"{name} is gone: its file cannot be read any more.",
+                "Send the picture again.",
+            ) from None
+        if compute_sha256(data) != ref.sha256:
+            raise PictureError(
+                f"{name} has changed since it was sent.", "Send the picture again."
+            )
+        return check_picture(data, name), data
+
+
+_NO_NAME = "The picture"
+
+
+def _name_picture(header: Picture, error: UsageError) -> PictureError:
+    """The error with the picture's name: "photo.jpg is damaged."."""
+    if error.message.startswith(_NO_NAME):
+        message = header.name + error.message.removeprefix(_NO_NAME)
+    else:
+        message = f"{header.name}: {error.message}"
+    return PictureError(message, error.hint)
+
+
+class SentPicture(Struct, frozen=True, eq=False):
+    """A picture of a prompt, and what stands for it there."""
+
+    ref: PictureRef
+    header: Picture
+    items: Sequence[int | ImageRows]
+
+    @property
+    def rows(self) -> list[ImageRows]:
+        return [item for item in self.items if isinstance(item, ImageRows)]
+
+    @property
+    def n_rows(self) -> int:
+        return sum(rows.n_rows for rows in self.rows)
+
+    def has_any(self, ids: set[int]) -> bool:
+        return any(rows.id in ids for rows in self.rows)
+
+
+def make_thumbnail(pixels: NDArray[np.uint8]) -> Thumbnail:
+    """A small copy, of the same shape within 48 × 32 pixels.
+
+    Each of its pixels is the mean of some pixels of the picture: of 16 at most, which
+    are spread evenly over its part, so that a large picture takes no longer.
+    """
+    height, width = pixels.shape[:2]
+    scale = min(_THUMBNAIL_WIDTH / width, _THUMBNAIL_HEIGHT / height, 1.0)
+    small_width = max(1, round(width * scale))
+    small_height = max(1, round(height * scale))
+    rows = _sample_places(height, small_height)
+    columns = _sample_places(width, small_width)
+    sampled = pixels[rows.ravel()][:, columns.ravel()]
+    shape = (small_height, rows.shape[1], small_width, columns.shape[1], 3)
+    means = sampled.reshape(shape).mean(axis=(1, 3))
+    rgb = base64.b64encode(means.round().astype(np.uint8).tobytes()).decode("ascii")
+    return Thumbnail(small_width, small_height, rgb)
+
+
+def _sample_places(length: int, n: int) -> NDArray[np.intp]:
+    """For each of `n` parts of a length four places in it, spread evenly.
+
+    Of a length of 16 and two parts: [[1, 3, 5, 7], [9, 11, 13, 15]].
+    """
+    places = (np.arange(4 * n) + 0.5) * length / (4 * n)
+    return places.astype(np.intp).reshape(n, 4)
+
+
+class PictureTimer:
+    """How long a picture of so many rows takes: measured, or estimated until then."""
+
+    def __init__(self, seconds_per_row: float | None) -> None:
+        """`seconds_per_row` is an estimate; None if nothing is known."""
+        self._seconds_per_row = seconds_per_row
+
+    def expect(self, rows: int) -> float | None:
+        if self._seconds_per_row is None:
+            return None
+        return round(rows * self._seconds_per_row, 2)
+
+    def record(self, rows: int, seconds: float) -> None:
+        if rows:
+            self._seconds_per_row = seconds / rows
+
+
+class TowerSizes(Struct, frozen=True):
+    """What of a projector's header the work for a picture depends on."""
+
+    n_layer: int
+    n_embd: int
+    layer_parameters: int  # Of all layers.
+    patches_per_row: int
+
+    @classmethod
+    def from_header(cls, header: Header) -> TowerSizes:
+        def key(name: str, default: int) -> int:
+            value: Any = header.keys.get(f"clip.vision.{name}")
+            return value if isinstance(value, int) and value > 0 else default
+
+        n_parameters = 0
+        for tensor in header.tensors:
+            if tensor.name.startswith("v.blk."):
+                n_parameters += tensor.n_elements
+        merged = find_kind(header).merge
+        for name in ("spatial_merge_size", "projector.scale_factor"):
+            merged = key(name, merged)
+        return cls(
+            n_layer=key("block_count", 1),
+            n_embd=key("embedding_length", 1),
+            layer_parameters=n_parameters,
+            patches_per_row=merged * merged,
+        )
+
+    def seconds_per_row(self, *, n_threads: int) -> float:
+        """An estimate for a CPU: 2 operations a parameter and patch, and attention.
+
+        A projector of 400 million parameters whose rows are 4 patches each, on 8
+        cores: 4 × 2 × 400e6 / (8 × 55e9) is 7 ms a row, and 7 s for 1,000 rows.
+        Attention over 4,000 patches adds about a tenth.
+        """
+        attention = 4 * self.n_layer * _USUAL_PATCHES * self.n_embd
+        operations = self.patches_per_row * (2 * self.layer_parameters + attention)
+        return operations / (_FLOPS_OF_A_CORE * max(n_threads, 1))
+
+
+_USUAL_PATCHES = 1024
