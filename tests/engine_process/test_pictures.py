@@ -12,7 +12,12 @@ import pytest
 from localspec.engine_process.client import EngineProcess
 from localspec.errors import LocalspecError, ModelFileError, PictureError
 from localspec.protocol import wire
-from localspec.protocol.events import EngineExit, GenerationFinished, PictureReading
+from localspec.protocol.events import (
+    EngineExit,
+    GenerationFinished,
+    PictureReading,
+    Prefill,
+)
 from tests.support.picture_bytes import (
     empty_png,
     jpeg,
@@ -153,19 +158,35 @@ def test_an_engine_that_is_killed_while_it_reads_a_picture_is_told(
     assert not engine.alive
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
+@pytest.mark.parametrize(
+    ("how", "is_blamed"),
+    [
+        ("assert", True),
+        ("signal SIGABRT", True),
+        ("signal SIGSEGV", True),
+        ("oom-system", False),
+        ("hang", False),
+    ],
+)
 def test_a_crash_while_a_picture_is_read_names_the_projector(
-    engine: EngineProcess, tmp_path: Path
+    engine: EngineProcess, how: str, is_blamed: bool
 ) -> None:
-    events = []
-    for event in engine.generate(ask(tmp_path, GOOD)):
-        events.append(event)
-        if isinstance(event, PictureReading):
-            os.kill(engine.pid, signal.SIGABRT)
+    engine._keep_reply(PictureReading(n=1, of=1, rows=16, width=40, height=30))
 
-    end = events[-1]
-    assert isinstance(end, EngineExit)
-    assert "mmproj-gemma3.gguf" in end.hint
+    end = engine._record_exit(EngineExit(how))
+
+    assert ("mmproj-gemma3.gguf" in end.hint) == is_blamed
+
+
+def test_a_crash_behind_a_picture_is_not_blamed_on_the_projector(
+    engine: EngineProcess,
+) -> None:
+    engine._keep_reply(PictureReading(n=1, of=1, rows=16, width=40, height=30))
+    engine._keep_reply(Prefill(done=0, total=20, reused=0))
+
+    end = engine._record_exit(EngineExit("assert"))
+
+    assert "mmproj" not in end.hint
 
 
 def test_a_broken_projector_fails_the_load_and_not_the_process(
