@@ -182,6 +182,13 @@ class PictureError(LocalspecError):
     exit_code = 18
 
 
+class ToolServerError(LocalspecError):
+    """An MCP server does not start, or cannot be reached."""
+
+    code = "tool-server"
+    exit_code = 19
+
+
 def from_code(code: str, message: str, hint: str) -> LocalspecError:
     """Recreate an error that another process sent as its code, message and hint."""
     kinds = {kind.code: kind for kind in LocalspecError.__subclasses__()}

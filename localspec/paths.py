@@ -111,6 +111,11 @@ def config_file() -> Path:
     return folder / "config.toml"
 
 
+def mcp_file() -> Path:
+    """mcp.json, beside config.toml: MCP servers as other programs write them."""
+    return config_file().parent / "mcp.json"
+
+
 def user_catalog_file() -> Path:
     """The user's own models.yaml, beside config.toml."""
     return config_file().parent / "models.yaml"

@@ -26,6 +26,8 @@ Origin = Literal["command line", "environment", "config.toml", "default"]
 OPTION_PREFIX = "LOCALSPEC_OPTION_"
 """Before a variable's name: which command-line option set that variable."""
 _MAX_SHOWN_LENGTH = 40
+_FREE_TABLES = ("presets.", "tools.servers")
+"""Beginnings of keys whose names a person chooses, and which others check."""
 
 
 class EffectiveSetting(Struct, frozen=True):
@@ -197,7 +199,7 @@ def _unknown_keys(file: ConfigFile, key_ids: Collection[str]) -> Iterator[str]:
     The file keeps them: a newer localspec may use them.
     """
     for key, _ in toml_file.iterate_values(file.document):
-        if key in SETTINGS or key in TABLES or key.startswith("presets."):
+        if key in SETTINGS or key in TABLES or key.startswith(_FREE_TABLES):
             continue
         if key.startswith("keys."):
             id_ = key.removeprefix("keys.")

@@ -495,6 +495,7 @@ TABLES: Mapping[str, str] = {
     "models": "Models and the network",
     "network": "",
     "downloads": "",
+    "tools": "",
     "keys": "Keys",
 }
 """The tables in order, with screen headings.

@@ -45,6 +45,8 @@ PROBLEMS: dict[Level, dict[str, str]] = {
         "endpoint-wrong": "Nothing can be downloaded.",
         "no-unicode": "Bars and symbols are drawn in ASCII; non-Latin text is not shown.",
         "unreadable": "This model cannot be opened.",
+        "tool-settings": "This server of tools is not used.",
+        "tool-server": "Its tools cannot be called.",
     },
     "notice": {
         "slow-build": "Everything works, but slower than this CPU allows.",

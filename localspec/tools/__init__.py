@@ -1,0 +1,7 @@
+"""Tools that a model can call in a chat, and what a person allows.
+
+- `tool_types.py` has what a tool is, what a call returns, and who provides tools.
+- `folder_tools.py` provides three tools that read the files of one folder.
+- `server_settings.py` reads which MCP servers a person configured. The client that
+  connects them is in `extras/tools/`, because it needs the package `mcp`.
+"""
