@@ -1,4 +1,8 @@
-"""All checks, from llama.cpp to the terminal; they only read, and use no network."""
+"""All checks, from llama.cpp to the terminal.
+
+They only read, and use no network. An extra's check may start what a person configured
+to be started: servers of tools.
+"""
 
 from __future__ import annotations
 

@@ -202,7 +202,9 @@ def test_saved_servers_are_read_again_and_comments_stay() -> None:
     one, two = server_settings.read_servers().servers
     assert one.address == "a b"
     assert two.timeout == 3
-    assert paths.config_file().read_text().startswith('# Mine.\n[screen]\ntheme = "nord"')
+    assert (
+        paths.config_file().read_text().startswith('# Mine.\n[screen]\ntheme = "nord"')
+    )
 
 
 def test_a_removed_server_leaves_the_others() -> None:
@@ -247,7 +249,7 @@ def test_what_is_wrong_is_not_saved(name: str, table: dict[str, Any]) -> None:
 def test_a_server_of_mcp_json_is_removed_there() -> None:
     (server,) = read(mcp={"mcpServers": {"a": {"command": "x"}}}).servers
 
-    with pytest.raises(UsageError, match="mcp.json"):
+    with pytest.raises(UsageError, match=r"mcp\.json"):
         server_settings.remove_server(server)
 
 
