@@ -22,6 +22,7 @@ from localspec.fit.speed import SpeedEstimate, UseCase, estimate_speed
 from localspec.machine import memory_probe
 from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
 from localspec.machine.memory_probe import ProbeError
+from localspec.models.projector_kinds import ROWS_ON_CPU
 from localspec.protocol.wire import LoadCommand
 from localspec.units import gib
 
@@ -179,6 +180,7 @@ class ProjectorFit(Struct, frozen=True):
     compute: int = 0  # The buffer of the largest picture.
     decoding: int = 0  # In RAM, while a picture is read.
     rows: int = 0  # The most that a picture becomes; 0 if that is not known.
+    max_rows: int | None = None  # What limits them; None: the device.
     is_coarse: bool = False
 
     @property
@@ -465,9 +467,9 @@ def place_projector(
 ) -> Plan:
     """The plan with a projector in the memory that its models leave.
 
-    It is on the first GPU that has room beside what is reserved for other programs,
-    else in RAM, where it reads pictures slower: layers of the model stay where they
-    are. Example: beside a model that leaves 0.6 GB of a card free, a projector of 0.9
+    It is on the first GPU that has room beside what is reserved for other programs, if
+    need be with fewer rows for a large picture, else in RAM, where it reads pictures
+    slower: layers of the model stay where they are. Example: beside a model that leaves 0.6 GB of a card free, a projector of 0.9
     GB is in RAM. Where RAM has no room either, the model runs without it.
     `on_gpu`: whether it may be on a GPU; `max_rows`: the user's limit for a picture.
     """
@@ -477,11 +479,15 @@ def place_projector(
         is_used = device_fit.target.total > 0 and device_fit.device.link is None
         if not on_gpu or not is_used:
             continue
-        placed = _put_projector(plan, shape, gpu=number, max_rows=max_rows)
-        has_room = all(each.verdict.has_room for each in placed.all_fits)
-        headroom = placed.device_fits[number].headroom
-        if has_room and (headroom is None or headroom >= plan.error):
-            return placed
+        limits = [max_rows]
+        if max_rows is None and shape.most_rows > ROWS_ON_CPU:
+            limits.append(ROWS_ON_CPU)
+        for limit in limits:
+            placed = _put_projector(plan, shape, gpu=number, max_rows=limit)
+            has_room = all(each.verdict.has_room for each in placed.all_fits)
+            headroom = placed.device_fits[number].headroom
+            if has_room and (headroom is None or headroom >= plan.error):
+                return placed
         break  # llama.cpp takes no other GPU for it.
     in_ram = _put_projector(plan, shape, gpu=None, max_rows=max_rows)
     if in_ram.verdict.can_load:
@@ -518,6 +524,7 @@ def _put_projector(
         compute=compute,
         decoding=decoding,
         rows=rows,
+        max_rows=max_rows,
         is_coarse=shape.is_coarse,
     )
     return replace(plan, device_fits=tuple(devices), host=host, projector=projector)

@@ -6,7 +6,8 @@ follows from a rule, which the tests compare with llama.cpp's count:
 
     The buffer holds, for each patch of the picture, one layer's feed-forward part and
     three copies of the patch: patches × (n_ff + 3 × n_embd) × 4 bytes. With a gate, the
-    part is there three times, beside four copies: 3 × n_ff + 4 × n_embd.
+    part is there three times, beside four copies: 3 × n_ff + 4 × n_embd. A mask of
+    windows has 6 bytes for each pair of patches: 1.5 GiB for 4,096 rows of 4 patches.
 
 Example: the tower of Gemma 3 has 4,304 + 3 × 1,152 = 7,760 floats a patch, and 64 × 64
 patches: 4,096 × 7,760 × 4 bytes = 121 MiB.
@@ -32,6 +33,8 @@ from localspec.models.projector_kinds import (
 _FLOAT = 4
 _PHOTO_PIXELS = 12_000_000  # Of a telephone's photograph.
 _BYTES_PER_PIXEL = 6  # While it is decoded: the decoder's copy, and the picture.
+_COLOURS = 3
+_MASK_BYTES = 6  # In float32, and in float16 for flash attention.
 _AUDIO_POSITIONS = 1500  # Of 30 seconds, the piece that an audio tower computes.
 _UNREAD_COMPUTE_SHARE = 0.14
 _UNREAD_COMPUTE_SHARE_GPU = 0.56
@@ -51,6 +54,7 @@ class ProjectorShape(Struct, frozen=True):
     """Of every picture, or of a tile; 0 if they grow with the picture."""
     patches_per_row: int = 1
     most_rows: int = 0  # Of the largest picture; 0 if all are of one size.
+    has_window_mask: bool = False
     is_in_one_pass: bool = False
     row_width: int = 0  # Floats of a row, as the model reads it.
     audio_positions: int = 0
@@ -81,7 +85,10 @@ class ProjectorShape(Struct, frozen=True):
         patches = self.patches or rows * self.patches_per_row
         width = self.patch_width
         audio = self.audio_positions * self.audio_width
-        return _FLOAT * (patches * width + audio)
+        mask = 0
+        if self.has_window_mask:
+            mask = patches * patches * _MASK_BYTES
+        return _FLOAT * (patches * width + audio) + mask
 
     def decoding_bytes(self, rows: int) -> int:
         """In RAM, while a photograph is decoded and its rows wait for the model."""
@@ -110,11 +117,12 @@ def from_header(projector: Header) -> ProjectorShape:
     if kind.is_merged_first:
         patch *= merge
         merge = 1
-        # Without layers, the widest are the pixels of the patch and their copy.
-        n_embd = max(n_embd, patch * patch)
     patch_width = n_ff + 3 * n_embd
     if projector.has_tensor("v.blk.0.ffn_gate.weight"):
         patch_width = 3 * n_ff + 4 * n_embd
+    if kind.is_merged_first:
+        # There are no layers: the widest are the colours of a patch, and their norm.
+        patch_width = max(patch_width, 2 * _COLOURS * patch * patch)
     patches = 0
     if not kind.most_rows and patch:
         patches = (_number(projector, "vision.image_size") // patch) ** 2
@@ -125,6 +133,7 @@ def from_header(projector: Header) -> ProjectorShape:
         patches=patches,
         patches_per_row=merge * merge,
         most_rows=kind.most_rows,
+        has_window_mask=kind.has_window_mask,
         is_in_one_pass=kind.is_in_one_pass,
         row_width=_number(projector, "vision.projection_dim"),
         audio_positions=_AUDIO_POSITIONS if audio_embd else 0,

@@ -443,7 +443,7 @@ def _place_projector(
     found = plan.projector
     placed: wire.ProjectorSettings | None = settings
     if found is not None:
-        placed = replace(settings, on_gpu=found.on_gpu)
+        placed = replace(settings, on_gpu=found.on_gpu, max_rows=found.max_rows)
         if not found.device and not request.skip_memory_check:
             placed = None
     return replace(plan, load=replace(plan.load, projector=placed))

@@ -35,6 +35,8 @@ class ProjectorKind(Struct, frozen=True):
     """Whether a picture must fit into one batch, as its rows see each other."""
     is_merged_first: bool = False
     """Whether the patches are merged before anything is computed: a row is a patch."""
+    has_window_mask: bool = False
+    """Whether some layers attend within windows, by a mask of every patch by every other."""
 
 
 KINDS: Mapping[str, ProjectorKind] = {
@@ -50,10 +52,14 @@ KINDS: Mapping[str, ProjectorKind] = {
     "glm4v": ProjectorKind(("glm4",), merge=2, most_rows=4096),
     "idefics3": ProjectorKind(("llama",)),
     "lfm2": ProjectorKind(("lfm2",), most_rows=256),
-    "muse-glimmer": ProjectorKind(("muse-glimmer",), merge=2, most_rows=4096),
+    "muse-glimmer": ProjectorKind(
+        ("muse-glimmer",), merge=2, most_rows=4096, has_window_mask=True
+    ),
     "pixtral": ProjectorKind(("llama", "mistral"), most_rows=1024),
     "qwen2vl_merger": ProjectorKind(("qwen2",), merge=2, most_rows=4096),
-    "qwen2.5vl_merger": ProjectorKind(("qwen2",), merge=2, most_rows=4096),
+    "qwen2.5vl_merger": ProjectorKind(
+        ("qwen2",), merge=2, most_rows=4096, has_window_mask=True
+    ),
     "qwen3vl_merger": ProjectorKind(("qwen3", "qwen4"), merge=2, most_rows=4096),
 }
 _ORDINARY = ProjectorKind()

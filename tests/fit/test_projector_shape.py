@@ -23,10 +23,12 @@ from tests.support import ghost_projectors, shapes
 
 _MIB = 1 << 20
 _GIB = 1 << 30
-_LARGEST_ERROR = 0.055
+_LARGEST_ERROR = 0.03
 WARM_UP_ROWS = {
     "gemma3": 256,
     "gemma4": 256,
+    "gemma4-12b": 256,
+    "muse-glimmer": 32 * 32,
     "pixtral": 256,
     "qwen35": 46 * 46,
     "smolvlm": 64,
@@ -47,8 +49,8 @@ def test_the_rule_is_as_large_as_llama_cpps_count(name: str, tmp_path: Path) -> 
 
     compute = shape.compute_bytes(WARM_UP_ROWS[name], on_gpu=False)
     assert counted > shape.weights
-    assert shape.weights + compute == pytest.approx(counted, rel=_LARGEST_ERROR)
-    assert compute == pytest.approx(counted - shape.weights, rel=2 * _LARGEST_ERROR)
+    assert shape.weights + compute == pytest.approx(counted, rel=_LARGEST_ERROR / 3)
+    assert compute == pytest.approx(counted - shape.weights, rel=_LARGEST_ERROR)
 
 
 def test_rows_are_limited_by_the_device_the_kind_and_the_batch(tmp_path: Path) -> None:
@@ -210,3 +212,20 @@ def test_suggestions_are_judged_without_projectors() -> None:
     before = suggestions.suggest(machine, launch.saved_criteria())
     assert any(each.pair.target.projector for each in before)
     assert all(each.plan is None or each.plan.projector is None for each in before)
+
+
+def test_a_card_with_little_room_reads_pictures_with_fewer_rows(tmp_path: Path) -> None:
+    """A mask of windows takes 1.5 GiB for 4,096 rows, and 0.1 GiB for 1,024."""
+    shape = read(ghost_projectors.muse_glimmer(), tmp_path)
+    machine = shapes.with_card("RTX 3090")
+    pair = shapes.catalog_pair("gemma-4-12b+lookup")
+    without = advise(machine, pair, ctx=8192)
+    needed = without.device_fits[0].needed
+    rows = []
+    for more in (3 * _GIB, 2 * _GIB, _GIB // 2):
+        free = needed + without.device_fits[0].reserve + without.error + more
+        plan = advise(shapes.with_free(machine, free), pair, ctx=8192)
+        placed = place_projector(plan, shape)
+        assert placed.projector is not None
+        rows.append((placed.projector.on_gpu, placed.projector.rows))
+    assert rows == [(True, 4096), (True, 1024), (False, 1024)]

@@ -2,6 +2,7 @@
 
 from collections import deque
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +26,9 @@ from localspec.protocol.wire import (
     LoadProgress,
     MeasuredCosts,
     ProbeCommand,
+    ProjectorSettings,
 )
+from tests.support import ghost_projectors
 from tests.support.zoo import Zoo
 
 CPU = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
@@ -137,3 +140,72 @@ def test_an_option_for_a_gpu_that_is_not_here_is_explained(
             assert words in notice.message
         else:
             assert notice is None
+
+
+# --- projectors
+
+
+def make_profile(gpu_free: int) -> MachineProfile:
+    """A computer with 8 GiB of RAM, and a card with so many bytes free."""
+    gpu = Device(
+        "CUDA0",
+        "a card",
+        kind="gpu",
+        free=gpu_free,
+        total=gpu_free,
+        backend="CUDA",
+        simulated=True,
+    )
+    return MachineProfile((gpu,), CPU, from_devices((gpu,), TYPICAL_CPU_SPEED))
+
+
+@pytest.mark.parametrize(
+    ("gpu_free", "on_gpu"), [(8 << 30, True), (2 << 30, False)], ids=["card", "ram"]
+)
+def test_a_projector_is_loaded_where_the_model_leaves_room(
+    zoo: Zoo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu_free: int,
+    on_gpu: bool,
+) -> None:
+    profile = make_profile(gpu_free)
+    monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: profile)
+    tower = ghost_projectors.gemma4()
+    path = tower.write(tmp_path / "mmproj.gguf")
+    load = LoadCommand(str(zoo["target"]), projector=ProjectorSettings(str(path)))
+
+    plan = launch.choose_settings(SettingsRequest(load, ctx=512))
+
+    assert plan is not None
+    assert plan.load.projector == ProjectorSettings(str(path), on_gpu=on_gpu)
+    assert plan.projector is not None
+    assert plan.projector.on_gpu == on_gpu
+    assert plan.load.target_settings.n_gpu_layers == -1, "no layer left the card"
+    notice = start._projector_notice(plan)
+    assert (notice is None) == on_gpu
+    if notice is not None:
+        assert "is in RAM: the GPU has no room for it" in notice.message
+
+
+def test_without_room_for_its_projector_the_model_runs_and_says_so(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = replace(CPU, free=1 << 30, total=1 << 30)
+    profile = MachineProfile((), cpu, from_devices((), TYPICAL_CPU_SPEED))
+    monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: profile)
+    path = ghost_projectors.gemma4().write(tmp_path / "mmproj.gguf")
+    load = LoadCommand(str(zoo["target"]), projector=ProjectorSettings(str(path)))
+    request = SettingsRequest(load, ctx=512)
+
+    plan = launch.choose_settings(request)
+
+    assert plan is not None
+    assert plan.verdict.can_load
+    assert plan.load.projector is None
+    notice = start._projector_notice(plan)
+    assert notice is not None
+    assert "it does not see" in notice.message
+    anyway = launch.choose_settings(replace(request, skip_memory_check=True))
+    assert anyway is not None
+    assert anyway.load.projector is not None

@@ -243,11 +243,65 @@ def pixtral() -> Tower:
     )
 
 
+def gemma4_unified() -> Tower:
+    """As of Gemma 4 12B: no layers, and patches of 48 × 48 pixels."""
+    n_embd = 3840
+    return Tower(
+        "gemma4uv",
+        3840,
+        n_embd=n_embd,
+        n_layer=0,
+        n_ff=0,
+        n_head=0,
+        image=768,
+        rest={
+            "v.patch_embd.weight": (48 * 48 * 3, n_embd),
+            "v.patch_embd.bias": (n_embd,),
+            "v.position_embd.weight": (n_embd, 1120, 2),
+            "v.patch_norm.1.weight": (48 * 48 * 3,),
+            "v.patch_norm.1.bias": (48 * 48 * 3,),
+            "v.patch_norm.2.weight": (n_embd,),
+            "v.patch_norm.2.bias": (n_embd,),
+            "v.patch_norm.3.weight": (n_embd,),
+            "v.patch_norm.3.bias": (n_embd,),
+            "mm.input_projection.weight": (n_embd, 3840),
+        },
+        keys={"projector.scale_factor": 3},
+    )
+
+
+def muse_glimmer() -> Tower:
+    """As of Muse-Glimmer 30B, in its kind; its true numbers are not known."""
+    return Tower(
+        "muse-glimmer",
+        4096,
+        n_embd=1152,
+        n_layer=27,
+        n_ff=4304,
+        n_head=16,
+        image=448,
+        patch=14,
+        rest={
+            "v.position_embd.weight": (1152, 1024),
+            "v.pre_ln.weight": (1152,),
+            "v.pre_ln.bias": (1152,),
+            "v.post_ln.weight": (1152,),
+            "v.post_ln.bias": (1152,),
+            "mm.0.weight": (4608, 4608),
+            "mm.1.weight": (4608, 4608),
+            "mm.2.weight": (4608, 4096),
+        },
+        keys={"spatial_merge_size": 2},
+    )
+
+
 TOWERS = {
     "gemma3": gemma3,
     "qwen35": qwen35,
     "smolvlm": smolvlm,
     "gemma4": gemma4,
+    "gemma4-12b": gemma4_unified,
+    "muse-glimmer": muse_glimmer,
     "pixtral": pixtral,
 }
 """Towers of true size, by name."""
