@@ -479,7 +479,7 @@ def _build_question(turn: Turn, picture_paths: Mapping[str, str]) -> ChatMessage
         if path is None:
             lines.append(f"[image: {picture.name}, not seen by this model]")
         else:
-            images.append(PictureRef(path, picture.sha256))
+            images.append(PictureRef(path, picture.sha256, picture.name))
     text = format_question(turn)
     if not turn.pictures:
         return ChatMessage("user", text)

@@ -773,7 +773,8 @@ class ChatSession:
             paths_by_hash = self.pictures.write_files((turn,))
             if not paths_by_hash:
                 continue
-            ref = PictureRef(paths_by_hash[picture.sha256], picture.sha256)
+            path = paths_by_hash[picture.sha256]
+            ref = PictureRef(path, picture.sha256, picture.name)
             with_picture = _count_question(engine, template, ref)
             costs[picture.sha256] = PictureCost(with_picture - without)
         return costs

@@ -168,7 +168,7 @@ class ThumbnailBlock:
         return self._rows[y]
 
 
-_WIDE_TEXT = 60
+_WIDE_TEXT = 78
 """Columns from which a thumbnail is drawn in full size; else it is half as large."""
 _RgbColour = tuple[int, int, int]
 
