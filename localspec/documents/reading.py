@@ -29,6 +29,7 @@ from localspec.documents.document import (
 )
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.install_hints import DOCUMENT_PACKAGES, install_command
+from localspec.models.pictures import is_picture_name
 from localspec.protocol.json_values import from_json, parse_object
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
@@ -219,10 +220,10 @@ def read_data(
     try:
         text, note = decode_text(data)
     except ValueError as error:
-        raise UsageError(
-            f"{name} is not a text file.",
-            "Files of text, PDF, DOCX, ODT, EPUB and HTML can be read.",
-        ) from error
+        hint = "Files of text, PDF, DOCX, ODT, EPUB and HTML can be read."
+        if is_picture_name(name):
+            hint = "A model that sees takes pictures: /image in a chat, --image in run."
+        raise UsageError(f"{name} is not a text file.", hint) from error
     text = text.replace("\r\n", "\n").rstrip("\n")
     if note:
         note = f"{note} (it is not UTF-8)"

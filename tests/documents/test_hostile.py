@@ -191,6 +191,16 @@ def test_a_text_with_a_wrong_suffix_is_read_as_text(tmp_path: Path) -> None:
     assert read(tmp_path / "notes.docx", b"plain") == "plain"
 
 
+def test_a_picture_is_refused_with_the_command_for_pictures(tmp_path: Path) -> None:
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(b"\xff\xd8\0")
+
+    with pytest.raises(UsageError, match="is not a text file") as refused:
+        read_file(FileRequest(path=str(file)))
+
+    assert "/image" in refused.value.hint
+
+
 def test_a_binary_file_is_refused_with_what_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
     file.write_bytes(b"\0\1\2")
