@@ -47,15 +47,15 @@ class ChatPictures:
 
     def load(self, paths: Iterable[Path]) -> list[PictureAttachment]:
         """Read files. Raises as `models.pictures.load_picture`."""
-        return [self._add(load_picture(path)) for path in paths]
+        return [self.add(load_picture(path)) for path in paths]
 
     def paste(self) -> list[PictureAttachment]:
         """Take the picture in the clipboard. Raises as `read_clipboard`."""
         data = picture_sources.read_clipboard()
         self._n_pasted += 1
-        return [self._add(accept_picture(data, f"pasted-{self._n_pasted}.png"))]
+        return [self.add(accept_picture(data, f"pasted-{self._n_pasted}.png"))]
 
-    def _add(self, picture: PictureData) -> PictureAttachment:
+    def add(self, picture: PictureData) -> PictureAttachment:
         header = picture.picture
         self._attached[header.sha256] = picture.data
         width, height = header.shown_size

@@ -49,7 +49,13 @@ from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
 from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
+from localspec.launch import (
+    SETTINGS_NOTICE,
+    Engine,
+    ResolvedPair,
+    recent_pairs,
+    sight,
+)
 from localspec.models.local_files import inventory
 from localspec.models.model_names import PairNames
 from localspec.models.pictures import MAX_REQUEST_PICTURES
@@ -779,10 +785,18 @@ class ChatSession:
             costs[picture.sha256] = PictureCost(with_picture - without)
         return costs
 
-    def require_sight(self) -> None:
-        """Raises UsageError if the loaded model takes no pictures."""
-        if self.loaded is not None and not self.loaded.sees:
-            raise UsageError(f"{self.model_name} does not see pictures.", _SIGHT_HINT)
+    def require_sight(self, *, name_others: bool = False) -> None:
+        """Raises UsageError if the loaded model takes no pictures.
+
+        `name_others`: the hint names models that do, which takes a moment to find.
+        """
+        if self.loaded is None or self.loaded.sees:
+            return
+        hint = _SIGHT_HINT
+        if name_others:
+            names = ", ".join(sight.find_seeing_models())
+            hint = f"These do: {names}. Type: /model NAME"
+        raise UsageError(f"{self.model_name} does not see pictures.", hint)
 
     def snapshot(self) -> SavedChat:
         """The chat as it is now, for work on another thread."""

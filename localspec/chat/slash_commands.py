@@ -490,7 +490,7 @@ def _image(front_end: ChatFrontEnd, argument: str) -> None:
         result = CommandResult("No pictures are attached.")
         front_end.show_result(result, turns_changed=False)
         return
-    session.require_sight()
+    session.require_sight(name_others=True)
     if argument == "paste":
         front_end.attach_pictures(session.pictures.paste)
         return

@@ -360,7 +360,7 @@ PROMPT = _option_group(
         "images",
         multiple=True,
         metavar="FILE",
-        help="A picture for the model to see, with -p; repeatable.",
+        help="A picture for the model to see, with the prompt or the first message; repeatable.",
     ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),
     text_option(

@@ -107,6 +107,13 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
         )
 
 
+class ChatAttachments(Struct, frozen=True):
+    """What goes with the first message of a chat."""
+
+    documents: Sequence[FileRequest]
+    pictures: Sequence[PictureData]
+
+
 class TypedPrompt(Struct, frozen=True):
     """The prompt of one answer, and the documents and pictures that go with it."""
 
@@ -165,7 +172,7 @@ def command(model: str | None, **given: Any) -> int:
         documents = tuple(map(read_file, requests))
         if not arguments.quiet:
             _show_documents(documents)
-    pictures = _load_pictures(arguments.images, is_chat=is_chat)
+    pictures = _load_pictures(arguments.images)
     if arguments.preset and not arguments.system:
         system = presets.find(arguments.preset).system or ""
         arguments = replace(arguments, system=system)
@@ -183,7 +190,8 @@ def command(model: str | None, **given: Any) -> int:
     arguments = replace(arguments, options={**arguments.options, "spec": spec})
     with _open_events_file(arguments.events) as events_file:
         if is_chat:
-            return _run_chat(pair, saved_chat, events_file, arguments, requests)
+            attached = ChatAttachments(requests, pictures)
+            return _run_chat(pair, saved_chat, events_file, arguments, attached)
         prompt = TypedPrompt(text, documents, tuple(pictures))
         return _run_once(pair, prompt, events_file, arguments)
 
@@ -196,14 +204,8 @@ def _show_documents(documents: Sequence[Document]) -> None:
         terminal.notify(f"Reading {', '.join(filter(None, parts))}.")
 
 
-def _load_pictures(files: Sequence[str], *, is_chat: bool) -> list[PictureData]:
+def _load_pictures(files: Sequence[str]) -> list[PictureData]:
     """The pictures of --image, checked before a model is loaded for them."""
-    if not files:
-        return []
-    if is_chat:
-        raise UsageError(
-            "--image needs a prompt.", 'Add -p "…", or type in the chat: /image FILE'
-        )
     if len(files) > MAX_REQUEST_PICTURES:
         raise UsageError(
             f"--image is given {len(files)} times; a prompt has at most "
@@ -255,7 +257,7 @@ def _run_chat(
     saved_chat: SavedChat | None,
     events_file: TextIO | None,
     arguments: RunArguments,
-    requests: Sequence[FileRequest],
+    attached: ChatAttachments,
 ) -> int:
     # Late imports: only a chat needs them.
     from localspec.cli.chat_front_end import LinearFrontEnd  # noqa: PLC0415
@@ -264,11 +266,19 @@ def _run_chat(
     session = _create_session(
         pair, saved_chat, _build_chat_settings(pair, arguments), arguments
     )
+    for picture in attached.pictures:
+        session.add_picture(session.pictures.add(picture))
     style = arguments.output_style
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
         # The chat may have changed both.
-        changed = {"ctx": session.settings.ctx, "exact": session.settings.exact}
+        changed: dict[str, Any] = {
+            "ctx": session.settings.ctx,
+            "exact": session.settings.exact,
+        }
+        names_projector = arguments.options["image_model"] != launch.NO_PROJECTOR
+        if session.pair.target != pair.target and names_projector:
+            changed["image_model"] = None  # It was for the model of the start.
         request = _build_load_request(session.pair, arguments, changed)
         return session.keep_model_file(request)
 
@@ -284,7 +294,7 @@ def _run_chat(
         quiet=arguments.quiet,
         events_file=events_file,
         recap=recap,
-        documents=requests,
+        documents=attached.documents,
     )
     front_end = LinearFrontEnd(session, style, mark_tokens=arguments.tokens)
     chat_loop = ChatLoop(launch_options, front_end)

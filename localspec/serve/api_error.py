@@ -8,6 +8,7 @@ from localspec.errors import (
     GrammarError,
     LocalspecError,
     OptionHint,
+    PictureError,
     PromptTooLongError,
     UsageError,
     render_hint,
@@ -155,6 +156,8 @@ def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
     message = f"{error.message} {render_hint(error.hint, _name_field)}".strip()
     if isinstance(error, UsageError):
         return ApiError(400, message, param=error.param)
+    if isinstance(error, PictureError):
+        return ApiError(400, message, name="invalid_image")
     if isinstance(error, GrammarError):
         return ApiError(400, message, name="invalid_grammar")
     if isinstance(error, PromptTooLongError):
