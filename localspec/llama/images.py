@@ -80,7 +80,7 @@ class ImageRows(Struct, frozen=True, eq=False):
     grid: NDArray[np.int32] | None
     """With M-RoPE, the position of each row in a picture at position 0: (axes, rows)."""
     moves: NDArray[np.int32] | None
-    """With M-RoPE, 1 for each axis that moves with the picture, else 0: (axes, rows)."""
+    """With M-RoPE, 1 for each axis that moves with the picture, else 0: (axes, 1)."""
     load_states: Callable[[], HiddenStates]
     """The rows, shape (n_rows, width); computed if they are not in RAM.
 
@@ -343,7 +343,7 @@ class Projector:
         if self._has_axes:
             grid = self._positions_at(chunk, 0, n_rows)
             # Where the picture is one later, z is not: it stays 0.
-            moves = self._positions_at(chunk, 1, n_rows) - grid
+            moves = (self._positions_at(chunk, 1, n_rows) - grid)[:, :1].copy()
         layout = _Layout(
             n_rows=n_rows,
             n_positions=int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),

@@ -1,6 +1,7 @@
 """Speculation with pictures in the prompt: the text is that of plain decoding."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from localspec.spec.picture_ids import has_pictures
 from localspec.spec.prepared_answer import PreparedAnswer, TokenPart
 from localspec.spec.verifiers import make_verifier
 from tests.support.long_cases import often
-from tests.support.picture_prompts import SMALL, TALL, WIDE, Part
+from tests.support.picture_prompts import PICTURES, SMALL, TALL, WIDE, Part
 from tests.support.picture_sessions import SeeingSession, seeing_session
 from tests.support.sessions import GREEDY
 from tests.support.vision_models import KINDS, VisionModels
@@ -64,6 +65,26 @@ def assert_like_plain(
     assert drafted.tokens == plain.tokens
     assert len(plain.tokens) == 48
     return drafted.n_drafted
+
+
+QUESTIONS = (" what is it?", " tell me the colours", " the one")
+
+
+@pytest.mark.parametrize("kind", often(KINDS, ["smolvlm", "qwen3vl"]))
+def test_texts_are_those_of_libmtmd(vision_models: VisionModels, kind: str) -> None:
+    """With six kinds 108 prompts: one or two of three pictures, and a question."""
+    prompts: list[tuple[Part, ...]] = []
+    for question, first in product(QUESTIONS, PICTURES):
+        prompts.append(("user: ", first, question))
+        prompts.append(("user: ", first, " and ", PICTURES[0], question))
+    assert len(prompts) == 18
+    with seeing_session(vision_models, kind) as session:
+        for parts in prompts:
+            session.model.context.truncate(0)
+            expected = session.model.generate_by_libmtmd(48, *parts)
+            for spec in ("off", "lookup"):
+                answer = session.answer(session.prompt(*parts), spec)
+                assert answer.tokens == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

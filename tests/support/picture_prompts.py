@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec.llama.batch import LlamaBatch
 from localspec.llama.context import LlamaContext
 from localspec.llama.images import Pixels, Projector, join_items
 from localspec.llama.library import C, get_logits_address
@@ -68,6 +69,31 @@ class SeeingModel(Struct, frozen=True):
         The tokens, with -1 for rows of pictures; the position behind them; and the
         logits after the last. The memory is empty afterwards.
         """
+        ids, position, row = self._prefill_by_libmtmd(*parts)
+        C.llama_memory_clear(self.context._memory, True)
+        return ids, position, row
+
+    def generate_by_libmtmd(self, n_tokens: int, *parts: Part) -> list[int]:
+        """The greedy tokens after a prompt that libmtmd read, one a pass."""
+        _, position, row = self._prefill_by_libmtmd(*parts)
+        batch = LlamaBatch(1)
+        tokens = [int(row.argmax())]
+        while len(tokens) < n_tokens:
+            batch.set_tokens(tokens[-1:])
+            batch.set_rows(1, n_past=position, outputs=1)
+            assert C.llama_decode(self.context.handle, batch.struct) == 0
+            position += 1
+            tokens.append(int(self._last_row().argmax()))
+        C.llama_memory_clear(self.context._memory, True)
+        return tokens
+
+    def _last_row(self) -> Logits:
+        address = get_logits_address(self.context.handle)
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+        row: Logits = np.ctypeslib.as_array(pointer, (self.context.n_vocab,)).copy()
+        return row
+
+    def _prefill_by_libmtmd(self, *parts: Part) -> tuple[list[int], int, Logits]:
         mtmd = self.projector._mtmd
         marker = mtmd.mtmd_default_marker()
         pictures = [part for part in parts if not isinstance(part, str)]
@@ -101,14 +127,10 @@ class SeeingModel(Struct, frozen=True):
                 ctypes.byref(n_past),
             )
             assert code == 0
-        pointer = ctypes.cast(
-            get_logits_address(self.context.handle), ctypes.POINTER(ctypes.c_float)
-        )
-        row = np.ctypeslib.as_array(pointer, (self.context.n_vocab,)).copy()
+        row = self._last_row()
         mtmd.mtmd_input_chunks_free(output)
         for bitmap in bitmaps:
             mtmd.mtmd_bitmap_free(bitmap)
-        C.llama_memory_clear(self.context._memory, True)
         return ids, n_past.value, row
 
 
