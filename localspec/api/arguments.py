@@ -102,6 +102,8 @@ class MachineOptions(TypedDict, total=False):
 
     ctx: int | None
     kv: KvType | None
+    draft_kv: KvType | None
+    """Type of the draft's KV cache. Default: f16; less lowers its acceptance rate."""
     gpu_layers: int | None
     draft_gpu_layers: int | None
     main_gpu: int | None

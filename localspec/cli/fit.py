@@ -27,10 +27,12 @@ from localspec.launch.start import describe_transfer
 from localspec.machine import published, remote_devices
 from localspec.machine.published import PublishedRow
 from localspec.models import draft_heads, model_lookup, projectors
+from localspec.models.catalog import CatalogModel
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.report import fit as fit_report
 from localspec.report.fit import FitAnswer
+from localspec.units import middle
 
 
 class FitArguments(CommandArguments, frozen=True, kw_only=True):
@@ -87,7 +89,7 @@ def command(ref: str, **given: Any) -> int:
     machine = options.simulate_machine(arguments.gpu, arguments.vram)
     no_pair = ResolvedPair(Path(), None)
     wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
-    criteria = SuggestionCriteria(arguments.use, wishes)
+    criteria = replace(launch.saved_criteria(arguments.use), wishes=wishes)
 
     # The pair, and the computers that it may use.
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
@@ -125,6 +127,7 @@ def command(ref: str, **given: Any) -> int:
         pair=request.pair,
         missing=_find_missing(request),
         instead=_find_better(request, plan, machine=machine, criteria=criteria),
+        is_too_slow=_is_too_slow(plan, request.target.catalog_model, criteria),
         window_saving=advisor.count_window_saving(without_projector),
         senses=projectors.find_senses(request.target),
     )
@@ -151,6 +154,16 @@ def _find_missing(request: ModelRequest) -> str:
     return request.pair.name if request.pair else request.name
 
 
+def _is_too_slow(
+    plan: Plan, model: CatalogModel | None, criteria: SuggestionCriteria
+) -> bool:
+    """Whether a pair that could be loaded would take too long to answer."""
+    rate = middle(plan.speed.speculative or plan.speed.plain)
+    if rate is None or not plan.verdict.can_load:
+        return False
+    return criteria.is_too_slow(rate, model)
+
+
 def _find_better(
     request: ModelRequest,
     plan: Plan,
@@ -160,10 +173,8 @@ def _find_better(
 ) -> PairSuggestion | None:
     """What to take in place of a pair that does not fit, or is too slow."""
     model = request.target.catalog_model
-    if plan.verdict.can_load:
-        rate = plan.speed.speculative or plan.speed.plain
-        if rate is None or not suggestions.is_too_slow(sum(rate) / 2, model):
-            return None
+    if plan.verdict.can_load and not _is_too_slow(plan, model, criteria):
+        return None
     best = advice.advise(machine, criteria).best
     return best.suggestion if best else None
 

@@ -362,7 +362,7 @@ FILE_OR_NONE = ValueType(
     is_text=True,
 )
 SPLIT = ValueType(
-    "none, layer, row, or shares such as 3,1",
+    "none, layer, tensor, row, or shares such as 3,1",
     read=_read_split,
     check=_check_split,
 )

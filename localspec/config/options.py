@@ -304,6 +304,12 @@ _LOAD = (
         "Type of the KV cache (keys/values).  [default: what fits]",
     ),
     _load(
+        "draft_kv",
+        choice(get_args(KvType)),
+        "Type of the draft's KV cache; less than f16 lowers its acceptance rate.",
+        default="f16",
+    ),
+    _load(
         "gpu_layers",
         whole("a number of layers", none="auto"),
         "Layers of the target on the GPU.  [default: auto]",
@@ -324,9 +330,9 @@ _LOAD = (
     _load(
         "split",
         SPLIT,
-        "How several GPUs share the model; SHARES: 3,1.",
+        "How several GPUs share the model; SHARES: 3,1; row is deprecated.",
         default="layer",
-        metavar="none|layer|row|SHARES",
+        metavar="none|layer|tensor|row|SHARES",
     ),
     _load(
         "cpu_moe",
@@ -442,6 +448,13 @@ _APP = (
         unset_label="none",
         flags="--models-dir",
         variable="LOCALSPEC_MODELS_DIR",
+    ),
+    _app(
+        "models.too_slow",
+        number("tokens per second above 0", above=True),
+        "Advice calls a model too slow that writes fewer tokens per second.",
+        title="too slow below (tok/s)",
+        unset_label="an answer takes 90 s",
     ),
     _app(
         "network.offline",

@@ -149,8 +149,11 @@ _REFUSED: Mapping[str, str] = {
     "--vision-gemma-12b-default --embd-gemma-default",
     # --- what has one option where llama.cpp has two, or none because it is measured
     _KV: "-ctk --cache-type-k -ctv --cache-type-v llamaKCacheQuantizationType "
-    "llamaVCacheQuantizationType --spec-draft-type-k -ctkd "
-    "--cache-type-k-draft --spec-draft-type-v -ctvd --cache-type-v-draft",
+    "llamaVCacheQuantizationType",
+    "The draft's keys and values have one option: --draft-kv f16|q8_0|q4_0.": (
+        "--spec-draft-type-k -ctkd --cache-type-k-draft --spec-draft-type-v -ctvd "
+        "--cache-type-v-draft"
+    ),
     _AUTOMATIC: "-tb --threads-batch --spec-draft-threads-batch -tbd "
     "--threads-batch-draft -b --batch-size -ub --ubatch-size num_batch evalBatchSize "
     "--swa-full -ctxcp --ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step "

@@ -244,6 +244,7 @@ def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 # --- The devices.
 
 _MIN_FREE_MEMORY = 2 << 30  # Bytes of RAM.
+_NO_CUDA_GRAPHS = "GGML_CUDA_DISABLE_GRAPHS"
 _NO_DEVICE_FIX = (
     "Check the driver (nvidia-smi, rocminfo or vulkaninfo --summary), and that "
     f"{', '.join(device_detection.VISIBLE_DEVICES_VARIABLES)} name devices that are there"
@@ -260,6 +261,7 @@ def check_devices() -> Iterator[Finding]:
             yield problem("gpu", what)
         else:
             yield ok("gpu", what)
+    yield from _check_cuda_graphs(os.environ, detected.devices)
     if not detected.devices and not detected.note:
         what = "no GPU that this llama.cpp can use"
         driver = llama_cpp_builds.detect_hardware().nvidia_driver
@@ -267,6 +269,24 @@ def check_devices() -> Iterator[Finding]:
             what += f"; an NVIDIA driver ({driver}) is installed"
         yield ok("no-gpu", what)
     yield _check_ram(detected.cpu)
+
+
+def _check_cuda_graphs(
+    environ: Mapping[str, str], devices: Sequence[Device]
+) -> Iterator[Finding]:
+    """llama.cpp asks whether the variable is set, not what it says."""
+    value = environ.get(_NO_CUDA_GRAPHS)
+    if value is None:
+        return
+    what = f"{_NO_CUDA_GRAPHS} is set"
+    if value in ("", "0"):
+        said = "0" if value else "nothing"
+        what += f" (to {said}, which counts too)"
+    what += ": an NVIDIA GPU starts each operation by itself, which is slower"
+    if any(device.backend == "CUDA" for device in devices):
+        yield problem("no-cuda-graphs", what, f"unset {_NO_CUDA_GRAPHS}")
+    else:
+        yield ok("no-cuda-graphs", f"{what}; there is none here")
 
 
 def _check_ram(cpu: Device) -> Finding:

@@ -52,6 +52,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
         "slow-build": "Everything works, but slower than this CPU allows.",
         "no-heads": "Draft heads are refused; other drafts work.",
         "gpu": "The estimate of what fits in GPU memory is less certain.",
+        "no-cuda-graphs": "Answers of small models and mixtures take longer than they could.",
         "no-links": "Updating a model takes its full size again.",
         "leftovers": "They use disk space. Downloading the same file again resumes them.",
         "offline": "Installed models run; nothing is downloaded.",

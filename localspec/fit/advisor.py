@@ -26,7 +26,7 @@ from localspec.fit.plan import (
 )
 from localspec.fit.projector_shape import ProjectorShape
 from localspec.fit.shape import ModelShape
-from localspec.fit.speed import UseCase
+from localspec.fit.speed import LONG_CONTEXT, UseCase
 from localspec.machine import remote_devices
 from localspec.machine.device import HOST, reserve_bytes
 from localspec.machine.llama_params import (
@@ -49,10 +49,10 @@ _SNAPSHOTS = (6, 4, 2)
 Each takes a copy of the state, 150 MiB for a 27B, and MTP layers are used with 2 to 4.
 Without a draft the search also tries 0.
 """
-_COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
+
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 _LONG_CTX_FREE_SHARE = 0.1
-"""Of the usable memory, that a context longer than `_COMFORTABLE_CTX` leaves free."""
+"""Of the usable memory, that a context longer than the use wants leaves free."""
 _KV_TYPE_SCORES: dict[KvType, float] = {
     "f32": 1.0,
     "bf16": 1.0,
@@ -171,7 +171,7 @@ class SettingsAdvisor:
         self.target = target
         self.draft = draft
         self.machine = machine
-        self.use = use
+        self.use = use or UseCase()
 
     def estimate(self, load: LoadCommand, *, with_speed: bool = True) -> Plan:
         return estimate_plan(
@@ -482,19 +482,41 @@ class SettingsAdvisor:
         """A longer context if a GPU has room; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
-        longer = [ctx for ctx in CONTEXT_SIZES if ctx > _n_ctx(first.load)]
-        variants = [(ctx, True) for ctx in longer]
-        if longer and self.target.n_swa > 0:
-            # The shortest of them once more, with its cache cut to the window.
-            variants.append((longer[-1], False))
-        for ctx, swa_full in variants:
-            if ctx > self.target.n_ctx_train:
+        for longer in self._longer_contexts(request, first.load):
+            if _n_ctx(longer) > self.target.n_ctx_train:
                 continue
-            load = with_settings(first.load, n_ctx=ctx, swa_full=swa_full)
-            plan = self.estimate(load)
+            plan = self.estimate(longer)
             if plan.verdict is FitVerdict.FITS and _leaves_enough(plan):
                 return plan
         return first
+
+    def _longer_contexts(
+        self, request: SettingsRequest, load: LoadCommand
+    ) -> Iterator[LoadCommand]:
+        """Longer contexts, the best first.
+
+        For the context that the use wants, the cache is cut to the window, too.  Where
+        that is more than usual, as for code, it may also be quantised.
+        """
+        wanted = self.use.long_context
+        kv_types: list[KvType] = [load.target_settings.kv_type]
+        can_quantize = request.kv is None and load.target_settings.flash_attn != "off"
+        if wanted > LONG_CONTEXT and can_quantize:
+            kv_types.append("q8_0")
+        windows = [True]
+        if self.target.n_swa > 0:
+            windows.append(False)
+        for ctx in CONTEXT_SIZES:
+            if ctx <= _n_ctx(load):
+                continue
+            longer = with_settings(load, n_ctx=ctx)
+            if ctx > wanted:
+                yield longer
+                continue
+            for kv, swa_full in product(kv_types, windows):
+                yield with_settings(longer, kv_type=kv, swa_full=swa_full)
+            # For a shorter context than is wanted, quality counts for more.
+            kv_types = kv_types[:1]
 
     def _candidates(self, request: SettingsRequest) -> Iterator[Plan]:
         """The plans that fit.
@@ -515,7 +537,7 @@ class SettingsAdvisor:
             longest = sizes[0]
             if self.machine.devices:
                 trained = self.target.n_ctx_train
-                longest = max(longest, min(_COMFORTABLE_CTX, trained))
+                longest = max(longest, min(self.use.long_context, trained))
             others = [n for n in CONTEXT_SIZES if n <= longest]
             sizes = sorted({*sizes, *others}, reverse=True)
         # With swa_full, sliding-window layers keep all tokens, which makes rollback
@@ -688,6 +710,8 @@ class SettingsAdvisor:
         score *= min(1.0, n_ctx / wanted_ctx) ** 0.25
         if n_ctx > wanted_ctx:
             score *= _LONG_CTX_SCORE
+        if n_ctx >= self.use.long_context > LONG_CONTEXT:
+            score *= _LONG_CTX_SCORE
         if not plan.has_room:
             score *= _TIGHT_SCORE
         if not settings.swa_full:
@@ -702,7 +726,7 @@ def _leaves_enough(plan: Plan) -> bool:
     is 1/9 of the 9 that are needed.
     """
     share = 0.0
-    if _n_ctx(plan.load) > _COMFORTABLE_CTX:
+    if _n_ctx(plan.load) > plan.long_context:
         share = _LONG_CTX_FREE_SHARE
     for each in plan.all_fits:
         if not each.needed:
@@ -760,9 +784,10 @@ def with_settings(
 
 
 def with_both_settings(load: LoadCommand, **changes: Any) -> LoadCommand:
-    """Changes both models; the draft keeps its own n_ctx."""
+    """Changes both models; the draft keeps its own n_ctx and cache type."""
     load = with_settings(load, **changes)
     changes.pop("n_ctx", None)
+    changes.pop("kv_type", None)
     return with_settings(load, "draft", **changes)
 
 

@@ -34,6 +34,7 @@ from localspec.fit.placement import (
     Placements,
 )
 from localspec.fit.shape import LayerShape, ModelShape
+from localspec.machine import llama_params
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
 from localspec.models.gguf.parser import GGML_TYPES
@@ -154,7 +155,10 @@ def estimate_pair(
     draft_memory: MemoryByDevice | None = None
     if draft is not None and draft_params is not None:
         used_bytes = {name: part.total for name, part in target_memory.on.items()}
-        placed = placement.place_layers(draft, load.draft_settings, devices, used_bytes)
+        draft_settings = load.draft_settings
+        if not draft.head_kind:
+            draft_settings = llama_params.draft_model_settings(draft_settings)
+        placed = placement.place_layers(draft, draft_settings, devices, used_bytes)
         draft_memory = estimate_model(draft, draft_params, placed)
         more = _vulkan_scratch(draft, draft_params, draft_memory, devices)
         for name, size in more.items():
@@ -179,10 +183,33 @@ def estimate_model(
             weights=weights[backend],
             compute=_compute_bytes(shape, params, placed, backend),
         )
+    if placed.tensor_shares:
+        on = _share_tensors(on, placed)
     n_vocab = params.n_vocab or shape.n_vocab
     logits = 4 * params.n_outputs_max * n_vocab
     output = logits + params.hidden_state_bytes(shape)
     return MemoryByDevice(on, output, placed)
+
+
+def _share_tensors(
+    on: Mapping[str, DeviceMemory], placed: LayerPlacement
+) -> dict[str, DeviceMemory]:
+    """What each GPU has of tensors that are split between them.
+
+    Every layer was placed on the first one.  Weights and KV cache are divided.  The
+    compute buffers are not: each GPU has the activations of a whole layer.
+    """
+    shared = dict(on)
+    whole = on[placed.backend_names[0]]
+    for name, share in zip(placed.backend_names, placed.tensor_shares, strict=False):
+        shared[name] = replace(
+            whole,
+            weights=round(whole.weights * share),
+            kv=round(whole.kv * share),
+            states=round(whole.states * share),
+            window=round(whole.window * share),
+        )
+    return shared
 
 
 def _weights(

@@ -16,10 +16,13 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec import draft_kinds
+from localspec.errors import Hint, UsageError
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.machine import llama_params
 from localspec.machine.device import HOST, Device
 from localspec.machine.llama_params import ModelRole, round_up_to_step
+from localspec.models.gguf.architectures import WITHOUT_TENSOR_SPLIT
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
@@ -64,6 +67,8 @@ def context_params(
     load: LoadCommand, target: ModelShape, draft: ModelShape | None
 ) -> tuple[ContextParams, ContextParams | None]:
     """For target and draft, by the rules of the engine.  Raises UsageError."""
+    if load.target_settings.split_mode == "tensor":
+        _refuse_tensor_split(load.target_settings, target, draft)
     role = llama_params.target_role(load)
     n_ctx_target = llama_params.resolve_n_ctx(
         role.settings, target.n_ctx_train, "the target"
@@ -87,6 +92,29 @@ def context_params(
     role = llama_params.draft_role(load, params.n_ctx)
     n_ctx = min(role.settings.n_ctx or n_ctx_target, draft.n_ctx_train or n_ctx_target)
     return params, _resolve_params(draft, role, n_ctx)
+
+
+def _refuse_tensor_split(
+    settings: ContextSettings, target: ModelShape, draft: ModelShape | None
+) -> None:
+    """Raises UsageError where llama.cpp cannot split tensors between GPUs.
+
+    It can do so with a quantised KV cache since June 2026.
+    """
+    by_layers = Hint("Use {split=layer}.")
+    if target.architecture in WITHOUT_TENSOR_SPLIT:
+        message = (
+            "llama.cpp cannot split the tensors of this architecture "
+            f"({target.architecture})."
+        )
+        raise UsageError(message, by_layers)
+    if settings.flash_attn == "off":
+        message = "Splitting tensors needs flash attention."
+        raise UsageError(message, Hint("Use {flash_attn=auto} or {split=layer}."))
+    if draft is not None and draft.head_block:
+        title = draft_kinds.head_title(draft.head_kind)
+        message = f"llama.cpp cannot load {title} heads beside tensors that are split."
+        raise UsageError(message, Hint("Use {draft=none} or {split=layer}."))
 
 
 def _resolve_params(
@@ -146,6 +174,11 @@ class LayerPlacement(Struct, frozen=True):
     """The CPU's weights are repacked: no GPU offers pinned host memory for them."""
     n_copies: int
     """Of every input: several with pipeline parallelism."""
+    tensor_shares: tuple[float, ...] = ()
+    """Each GPU's share of every tensor, if these are split (`--split tensor`).
+
+    Their layers are then assigned to the first GPU.
+    """
 
     @property
     def cpu_backend(self) -> int:
@@ -210,7 +243,12 @@ def place_layers(
     """`used_bytes`: memory already in use on each device."""
     chosen = offload_devices(settings, devices)
     cpu = len(chosen)
-    layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
+    tensor_shares = _share_tensors(settings, chosen)
+    if tensor_shares:
+        layers = _assign_layers(len(shape.layers), settings, chosen[:1], used_bytes)
+        layers = tuple(cpu if backend else 0 for backend in layers)
+    else:
+        layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
     are_all_remote = bool(chosen) and all(device.link for device in chosen)
     if are_all_remote and settings.output_layer == "local":
         layers = (*layers[:-1], cpu)
@@ -230,7 +268,20 @@ def place_layers(
         f16_copies=(*f16_copies, False),
         repacks=all(backend == "Metal" for backend in backends),
         n_copies=n_copies,
+        tensor_shares=tensor_shares,
     )
+
+
+def _share_tensors(
+    settings: ContextSettings, devices: Sequence[Device]
+) -> tuple[float, ...]:
+    """The devices' shares of every tensor: equal ones, as llama.cpp has it.
+
+    Empty if tensors are not split.
+    """
+    if settings.split_mode != "tensor" or len(devices) < 2:
+        return ()
+    return (1 / len(devices),) * len(devices)
 
 
 def n_layers_with_experts_in_ram(settings: ContextSettings, n_layer: int) -> int:

@@ -18,7 +18,12 @@ from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.projector_shape import ProjectorShape
 from localspec.fit.shape import ModelShape, refuse_inconsistent
-from localspec.fit.speed import SpeedEstimate, UseCase, estimate_speed
+from localspec.fit.speed import (
+    LONG_CONTEXT,
+    SpeedEstimate,
+    UseCase,
+    estimate_speed,
+)
 from localspec.machine import memory_probe
 from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
 from localspec.machine.memory_probe import ProbeError
@@ -55,7 +60,6 @@ class FitVerdict(StrEnum):
         return self in (FitVerdict.FITS, FitVerdict.UNKNOWN)
 
 
-LONG_CONTEXT = 16_384  # Tokens; what has room for less ranks after what has it.
 _LEAST_LEFT = 0.01  # Of the memory, beside the reserve.
 _MIB = 1 << 20
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
@@ -202,6 +206,7 @@ class Plan(Struct, frozen=True):
     memory: MemoryEstimate
     speed: SpeedEstimate
     n_ctx_train: int = 0
+    long_context: int = LONG_CONTEXT  # Tokens that its use should have room for.
     chosen: str = ""  # The settings, such as "context 8,192 tokens, experts in RAM".
     shortage: str = ""
     """Why they are not the default ones: what those need.  Empty if those fit."""
@@ -238,8 +243,17 @@ class Plan(Struct, frozen=True):
 
     @property
     def has_long_context(self) -> bool:
+        return self._has_context(LONG_CONTEXT)
+
+    @property
+    def has_wanted_context(self) -> bool:
+        """Whether there is room for what its use wants: for code, 32,768 tokens."""
+        return self._has_context(self.long_context)
+
+    def _has_context(self, n_tokens: int) -> bool:
+        """Or for all that the model was trained with."""
         n_ctx = self.load.target_settings.n_ctx or 0
-        return n_ctx >= min(LONG_CONTEXT, self.n_ctx_train or LONG_CONTEXT)
+        return n_ctx >= min(n_tokens, self.n_ctx_train or n_tokens)
 
     @property
     def is_partly_in_ram(self) -> bool:
@@ -393,6 +407,7 @@ def estimate_plan(
         memory=estimate,
         speed=speed,
         n_ctx_train=target.n_ctx_train,
+        long_context=(use or UseCase()).long_context,
     )
 
 
@@ -543,6 +558,9 @@ def confirm_plan(plan: Plan, pair: PairShapes, machine: MachineProfile) -> Plan:
     with a note.
     """
     if pair.headers is None or machine.remote_hosts:
+        return plan
+    if plan.memory.target.placement.tensor_shares:
+        # llama.cpp joins the GPUs to one device, whose buffers it cannot tell apart.
         return plan
     try:
         return count_plan(plan, pair, machine)

@@ -136,6 +136,14 @@ class ModelShape(Struct, frozen=True, dict=True):
     def is_moe(self) -> bool:
         return self.n_expert > 1
 
+    @cached_property
+    def expert_matrix_bytes(self) -> float:
+        """Bytes of the largest matrix of one expert; 0 without experts."""
+        if self.n_expert <= 1:
+            return 0.0
+        widest = max((layer.expert_matrix for layer in self.layers), default=0)
+        return widest / self.n_expert
+
     @property
     def is_mla(self) -> bool:
         """The KV cache holds one compressed row per token."""

@@ -20,21 +20,32 @@ from localspec.fit.placement import LayerPlacement, Placements
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.machine import gpu_catalog, llama_params
-from localspec.machine.cpu_and_ram import read_cpu_name, typical_ram
+from localspec.machine.cpu_and_ram import read_cpu_cores, read_cpu_name
 from localspec.machine.device import HOST, Device
+from localspec.machine.ram_speed import RamSpeed, find_ram_speed, read_ram_speed
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import MODEL_DRAFT_MAX, ContextSettings, LoadCommand
 
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-_EXPERTS_SHARE = 0.8
-"""The share of the speed of other weights with which experts are read.
+_EXPERT_MEGABYTES = 0.25
+"""How much longer a GPU takes for each matrix of an expert: as if it were so much larger.
 
-They take many small products.
+A small product leaves most of a GPU idle at its end.  Example: experts of gpt-oss have
+matrices of 4.4 MB, which are read at 0.95 of the speed of other weights; those of
+Qwen3.6 35B-A3B have 0.6 MB, and reach 0.7.
 """
-_ROUTING_MS = 0.01
-"""What a GPU takes to choose the experts of one layer."""
+_CPU_EXPERTS_SHARE = 0.8
+"""The share of the speed of other weights with which a CPU reads experts."""
+_EXPERT_LAUNCHES = {True: 0.28, False: 0.15}
+"""What a layer with experts takes beside others, in their times.
+
+It starts a dozen more small kernels.  CUDA starts those of a pass at once, as a graph:
+True has its value, False that of other backends.
+"""
+_RECURRENT_LAUNCHES = {True: 0.2, False: 0.7}
+"""The same of the convolution and the scan of a recurrent layer."""
 _FEW_BITS = re.compile("I?Q[123]|TQ")
 """Weight types that cost the most to unpack."""
 _FEW_BITS_SHARE = 0.75
@@ -43,7 +54,11 @@ _FEW_BITS_SHARE = 0.75
 This and the two above, and `share` and `layer_ms` of gpus.yaml, are least squares of
 250 published runs.
 """
+LONG_CONTEXT = 16_384  # Tokens; what has room for less ranks after what has it.
+_LONG_CONTEXTS = {"code": 32_768}
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
+_VARIED_ERROR = 0.05
+"""Added for mixtures and hybrids: their kernels differ between builds of llama.cpp."""
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
 # A measured speed applies to models up to this many times as large, or as small.
@@ -70,8 +85,6 @@ _CPU_UNQUANTIZED_VERIFY_CURVE: Mapping[int, float] = {
 }
 _UNQUANTIZED_VERIFY = 0.13
 """The share of a GPU's verify cost that is left on Macs without unpacking weights."""
-# The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
-_ROCM_VERIFY = 2.0
 _EXPERTS_POWER = 0.75
 _EXPERTS_STEP = 0.5
 """Experts of a pass of several tokens cost the power of their number, and this step.
@@ -81,11 +94,20 @@ and 16 tokens (gpt-oss-20b on a GB10).
 """
 _CPU_ATTENTION_SLOWDOWN = 2.3
 """Relative to reading as many bytes of weights (3.0 and 6.9 GB/s)."""
-_DEVICE_CROSSING_MS = 0.045
+DEVICE_CROSSING_MS = 0.045
 """Copying activations from one device to the next: 30 to 60 µs."""
+_REDUCTION_MS = 0.02
+"""Adding up what GPUs that share every tensor have computed, once.
+
+27B models ran at 37 tok/s on two RTX 5060 Ti (0.02 ms), 52 on two RTX A5000 with
+NVLink (0.02), 34 on two RTX 3060 (0.00) and 30 on two R9700 (0.05).
+"""
 _REQUEST_BYTES = 5000
 """Sent to another computer for each pass, beside 4 bytes per activation."""
 _HOST_MS = 0.8  # Of a round outside llama.cpp.
+_DRAFT_HOST_MS = (
+    0.25  # The same of each draft token: a call, and waiting for its logits.
+)
 _MEASURED_SPEEDUP_ERROR = 0.10
 """Relative error of a speed-up with a measured verify curve."""
 _TABLE_SPEEDUP_ERROR = 0.20
@@ -116,6 +138,8 @@ class DeviceSpeed(Struct, frozen=True):
     fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
     layer_ms: float = 0.0  # Of each layer.
+    has_graphs: bool = False
+    """Whether the kernels of a pass are started at once, as CUDA does."""
     # A GPU's cost of a further token of a pass, in one-token passes.
     verify: float = 0.15
     verify_curve: Mapping[int, float] = field(default_factory=dict)
@@ -182,9 +206,26 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
                 efficiency=0.5,
                 basis=f"{bandwidth_text} assumed ({spec.name}), not measured yet",
             )
-    kind, bandwidth = typical_ram(read_cpu_name())
-    basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet (localspec doctor --cpu)"
-    return replace(TYPICAL_CPU_SPEED, bandwidth=bandwidth, basis=basis)
+    return _describe_ram(read_ram_speed(read_cpu_name(), read_cpu_cores().physical))
+
+
+def named_cpu(cpu_name: str) -> DeviceSpeed:
+    """The speed of a CPU that is not here, from its name."""
+    return _describe_ram(find_ram_speed(cpu_name))
+
+
+def _describe_ram(ram: RamSpeed) -> DeviceSpeed:
+    basis = (
+        f"{ram.bandwidth:g} GB/s assumed ({ram.memory}), "
+        "not measured yet (localspec doctor --cpu)"
+    )
+    return replace(
+        TYPICAL_CPU_SPEED,
+        bandwidth=ram.bandwidth,
+        efficiency=ram.share,
+        error=ram.error,
+        basis=basis,
+    )
 
 
 class HardwareSpeed(Struct, frozen=True):
@@ -265,15 +306,15 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
     caveat = ""
     if "bandwidth" in spec.unconfirmed:
         caveat = ", unconfirmed"
-    verify = spec.verify
-    if device.backend == "ROCm":
-        verify *= _ROCM_VERIFY
+    spec = spec.for_backend(device.backend)
     return DeviceSpeed(
         bandwidth=spec.bandwidth,
         efficiency=spec.share,
         kind=kind,
         layer_ms=spec.layer_ms,
-        verify=verify,
+        has_graphs=device.backend == "CUDA",
+        verify=spec.verify,
+        error=spec.error,
         basis=f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})",
     )
 
@@ -290,10 +331,22 @@ class DeviceReads(Struct):
     attention: float = 0.0
     n_layers: int = 0
     n_with_experts: int = 0
+    n_recurrent: int = 0
+    n_with_both: int = 0  # Layers with experts beside an ordinary feed-forward part.
 
     @property
     def weights(self) -> float:
         return self.dense + self.experts
+
+    def scaled(self, share: float) -> DeviceReads:
+        """What a GPU reads that has a share of every tensor of these layers."""
+        return replace(
+            self,
+            dense=share * self.dense,
+            experts=share * self.experts,
+            kv_cache=share * self.kv_cache,
+            attention=share * self.attention,
+        )
 
 
 class PassReads(Struct, frozen=True):
@@ -303,6 +356,11 @@ class PassReads(Struct, frozen=True):
     by_device: Mapping[str, DeviceReads]  # By device name; devices in use only.
     n_crossings: int = 0  # Between devices.
     n_layers: int = 1  # Of the whole model, or of a head's target.
+    n_reductions: int = 0
+    """How often GPUs that share every tensor add up their results.
+
+    They compute at the same time; without such, devices compute one after the other.
+    """
 
     @property
     def weights(self) -> float:
@@ -326,7 +384,8 @@ def count_reads(
     `target`: of a head, which may borrow its output matrix.
     """
     reads = [DeviceReads() for _ in placed.backend_names]
-    expert_share = shape.n_expert_used / max(1, shape.n_expert) / _EXPERTS_SHARE
+    expert_share = shape.n_expert_used / max(1, shape.n_expert)
+    expert_factor = expert_read_factor(shape)
     states = 8 * (shape.n_embd_r + shape.n_embd_s)
     n_crossings = 0
     homes = {placed.output_backend}
@@ -336,11 +395,18 @@ def count_reads(
         homes.add(home)
         part = reads[home]
         part.n_layers += 1
+        if layer.is_recurrent:
+            part.n_recurrent += 1
         part.dense += layer.weights
         if layer.experts:
             expert_home = placed.expert_backends[il]
-            reads[expert_home].experts += layer.experts * expert_share
+            factor = expert_factor
+            if expert_home == placed.cpu_backend:
+                factor = 1 / _CPU_EXPERTS_SHARE
+            reads[expert_home].experts += layer.experts * expert_share * factor
             reads[expert_home].n_with_experts += 1
+            if shape.traits.has_dense_beside_experts:
+                part.n_with_both += 1
             if expert_home != home:
                 n_crossings += 2  # There and back.
         cache_bytes = 0.0
@@ -366,11 +432,38 @@ def count_reads(
         if not has_own_output:
             output.dense += target.output_matrix
 
+    n_reductions = _share_tensors(reads, placed)
     by_device = {}
     for name, part in zip(placed.backend_names, reads, strict=True):
         if part.weights:
             by_device[name] = part
-    return PassReads(shape, by_device, n_crossings=n_crossings, n_layers=n_layers)
+    return PassReads(
+        shape,
+        by_device,
+        n_crossings=n_crossings,
+        n_layers=n_layers,
+        n_reductions=n_reductions,
+    )
+
+
+def _share_tensors(reads: list[DeviceReads], placed: LayerPlacement) -> int:
+    """Gives each GPU its share of what the first one reads, if tensors are split.
+
+    Returns how often the GPUs add up their results for a token.
+    """
+    if not placed.tensor_shares:
+        return 0
+    whole = reads[0]
+    for i, share in enumerate(placed.tensor_shares):
+        reads[i] = whole.scaled(share)
+    return 2 * whole.n_layers  # After attention, and after the rest.
+
+
+def expert_read_factor(shape: ModelShape) -> float:
+    """The time in which a GPU reads experts, relative to other weights."""
+    if not shape.expert_matrix_bytes:
+        return 1.0
+    return 1 + _EXPERT_MEGABYTES * 1e6 / shape.expert_matrix_bytes
 
 
 def _kv_read_bytes(
@@ -411,8 +504,14 @@ def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSp
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths."""
     speeds = find_speeds(reads, hardware)
-    ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
-    ms += _DEVICE_CROSSING_MS * reads.n_crossings
+    by_device = {}
+    for name, speed in speeds.items():
+        by_device[name] = device_ms(reads, name, speed, width)
+    ms = sum(by_device.values())
+    if reads.n_reductions:
+        in_ram = by_device.pop(HOST, 0.0)
+        ms = in_ram + max(by_device.values()) + _REDUCTION_MS * reads.n_reductions
+    ms += DEVICE_CROSSING_MS * reads.n_crossings
     # A round trip to each remote device of the chain, with each token's activations
     # there and back. The width is as that of the pass before; a change sends the graph
     # again.
@@ -424,23 +523,25 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     return ms
 
 
-def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
+def device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
     part = reads.by_device[device]
     weight_type = reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
 
     # The fixed time was measured for whole models, as curves are: a head is small.
-    layer_ms = speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms
-    ms = part.n_layers * layer_ms
+    ms = part.n_layers * speed.fixed_ms / max(1, reads.n_layers)
     if speed.verify_curve:
         ms *= verify_cost
+    launches = part.n_layers + _RECURRENT_LAUNCHES[speed.has_graphs] * part.n_recurrent
+    launches += _EXPERT_LAUNCHES[speed.has_graphs] * part.n_with_experts
+    launches += part.n_with_both  # Each is two layers, which are added up.
+    ms += launches * speed.layer_ms
 
     ms += speed.read_ms(part.dense, weight_type) * verify_cost
     if speed.kind == "cpu":
         # Attention is bound by compute here, by memory on a GPU.
         ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
     else:
-        ms += part.n_with_experts * _ROUTING_MS
         ms += speed.read_ms(part.kv_cache) * verify_cost
 
     if part.experts:  # A wider batch uses more of them, each for fewer tokens.
@@ -459,6 +560,11 @@ class UseCase(Struct, frozen=True):
     workload: str = "chat"
     temperature: float = 0.8
     context: int = 1024  # Tokens in the context while answering.
+
+    @property
+    def long_context(self) -> int:
+        """Tokens for which there should be room; a program's files take more."""
+        return _LONG_CONTEXTS.get(self.workload, LONG_CONTEXT)
 
 
 class WorkloadSpeed(Struct, frozen=True):
@@ -557,9 +663,13 @@ def _mean_error(reads: PassReads, speeds: Mapping[str, DeviceSpeed]) -> float:
     total_ms = 0.0
     weighted = 0.0
     for name, speed in speeds.items():
-        ms = _device_ms(reads, name, speed, 1)
+        ms = device_ms(reads, name, speed, 1)
+        error = speed.error
+        is_from_table = not speed.measured and speed.kind != "cpu"
+        if is_from_table and (reads.shape.is_moe or reads.shape.has_recurrent_state):
+            error += _VARIED_ERROR
         total_ms += ms
-        weighted += ms * speed.error
+        weighted += ms * error
     if not total_ms:
         return 0.0
     return weighted / total_ms
@@ -595,7 +705,7 @@ def _estimate_costs(
             n_rows = min(max_draft, _TYPICAL_BLOCK_ROWS)
             host_ms += estimate_ms(draft_reads, hardware, n_rows)
         else:
-            draft_ms = estimate_ms(draft_reads, hardware)
+            draft_ms = _DRAFT_HOST_MS + estimate_ms(draft_reads, hardware)
     curve = {}
     for width in widths:
         curve[width] = estimate_ms(target_reads, hardware, width) / t1_ms

@@ -38,7 +38,7 @@ from localspec.fit.advisor import (
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import DeviceFit, FitVerdict, Plan, judge
-from localspec.fit.speed import UseCase
+from localspec.fit.speed import LONG_CONTEXT, UseCase
 from localspec.machine import type_speeds
 from localspec.machine.device import reserve_bytes
 from localspec.machine.llama_params import is_quantized
@@ -53,7 +53,18 @@ from localspec.units import gib, middle, token_rate_range
 _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
 _ANSWER_TOKENS = 700  # Of an answer with a few paragraphs or some code.
 _THINKING_TOKENS = 350  # That a model that thinks writes before it, at least.
-_COMFORTABLE_SECONDS = 20.0  # For an answer; a longer wait counts against a model.
+_COMFORTABLE_RATE = 12.0  # Tokens per second; a slower model is tiresome to read.
+_COMFORTABLE_THINKING_RATE = 25.0  # Of a model that thinks, which makes one wait.
+_PLENTY_RATE = 60.0  # Nobody reads so fast: what is beyond counts little.
+_SPEED_WEIGHT = 0.75
+"""How much speed counts beside size: their product is size × rate^0.75.
+
+An opinion.  Three times the speed is worth 2.3 times the size, so that a mixture that
+runs three times as fast as a dense model of its standing comes first.
+"""
+_YEARLY_PROGRESS = 1.1
+"""What a later year of release is worth between models of one standing.  An opinion."""
+_PLENTY_WEIGHT = 0.15  # How much of `_SPEED_WEIGHT` is left beyond `_PLENTY_RATE`.
 _LONGEST_SECONDS = 90.0  # For an answer; a slower model ranks after all faster ones.
 _N_BEST_USES = 3
 _SECONDARY_USE = 0.5
@@ -61,6 +72,8 @@ _SECONDARY_USE = 0.5
 
 An opinion.  It ranks Qwen 3.8 27B before Gemma 4 31B for code, and Gemma for writing.
 """
+_SHORT_CONTEXT = 0.85
+"""What is left of a model for code without room for 32,768 tokens, on a GPU."""
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _ACTIVE_WEIGHT = 0.4
 """The weight of the active parameters of a mixture of experts.
@@ -89,6 +102,21 @@ class SuggestionCriteria(Struct, frozen=True):
     use: str | None = None
     wishes: SettingsRequest = field(default=SettingsRequest(LoadCommand("")))
 
+    least_rate: float | None = None
+    """Tokens per second below which a model is too slow; None: by `least_useful_rate`."""
+
+    def is_too_slow(self, rate: float, model: CatalogModel | None) -> bool:
+        """Whether answers at this rate take longer than a person waits for them."""
+        least = self.least_rate
+        if least is None:
+            least = least_useful_rate(model)
+        return rate < least
+
+    @property
+    def ranked_use(self) -> str:
+        """The use by which pairs are ranked: a chat, unless another one is named."""
+        return self.use or "chat"
+
 
 class PairSuggestion(Struct, frozen=True):
     """A pair, the size of its files, and the reasons for its rank."""
@@ -104,6 +132,8 @@ class PairSuggestion(Struct, frozen=True):
     """Whether no settings keep all layers on the GPU: a whole list leaves it out."""
     bytes_to_free: int = 0
     """What other programs hold now of the memory that the plan needs, on any device."""
+    is_too_slow: bool = False
+    """Whether its answers take longer than a person waits."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -118,12 +148,6 @@ class PairSuggestion(Struct, frozen=True):
         if self.plan is None or not self.plan.verdict.can_load:
             return None
         return middle(self.plan.speed.plain)
-
-    @property
-    def is_too_slow(self) -> bool:
-        """Whether its answers take longer than a person waits."""
-        rate = self.tokens_per_second
-        return rate is not None and is_too_slow(rate, self.pair.target)
 
     @property
     def is_partly_in_ram(self) -> bool:
@@ -190,11 +214,6 @@ class PairSuggestion(Struct, frozen=True):
         return sum(device_fit.total for device_fit in self.used)
 
 
-def is_too_slow(rate: float, model: CatalogModel | None) -> bool:
-    """Whether answers at this rate take longer than a person waits for the model's."""
-    return rate < least_useful_rate(model)
-
-
 def least_useful_rate(model: CatalogModel | None) -> float:
     """Tokens per second below which its answers take too long.
 
@@ -249,7 +268,7 @@ def suggest(
 
     def sort_key(suggestion: PairSuggestion) -> _SuggestionRank:
         place = places[suggestion.pair.id]
-        return _rank(suggestion, place, criteria.use, machine)
+        return _rank(suggestion, place, criteria, machine)
 
     return tuple(sorted(shown, key=sort_key))
 
@@ -527,6 +546,10 @@ def assess_pair(
         explain_type(pair.target, machine),
         *_other_reasons(pair, criteria.use),
     ]
+    rate = middle(plan.speed.speculative or plan.speed.plain)
+    is_too_slow = False
+    if rate is not None and plan.verdict.can_load:
+        is_too_slow = criteria.is_too_slow(rate, pair.target)
     return PairSuggestion(
         pair=pair,
         bytes=size or plan.total,
@@ -535,6 +558,7 @@ def assess_pair(
         plan=plan,
         draft_reason=_draft_reason(pair, plan),
         bytes_to_free=_count_bytes_to_free(plan, machine),
+        is_too_slow=is_too_slow,
         needs_layers_in_ram=not can_avoid_layers_in_ram,
     )
 
@@ -581,8 +605,7 @@ def plan_counted(
 def _make_advisor(
     shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
 ) -> SettingsAdvisor:
-    use = UseCase(criteria.use or "chat")
-    return SettingsAdvisor(*shapes.shapes, machine, use)
+    return SettingsAdvisor(*shapes.shapes, machine, UseCase(criteria.ranked_use))
 
 
 def _make_request(
@@ -753,16 +776,19 @@ class _SuggestionRank(NamedTuple):
 def _rank(
     suggestion: PairSuggestion,
     draft_place: int,
-    use: str | None,
+    criteria: SuggestionCriteria,
     machine: MachineProfile,
 ) -> _SuggestionRank:
     pair = suggestion.pair
     plan = suggestion.plan
+    use = criteria.ranked_use
     rate = _tokens_per_second(suggestion, machine)
-    is_slow = rate < least_useful_rate(pair.target)
+    is_slow = criteria.is_too_slow(rate, pair.target)
     merit = rate
     if not is_slow:
         merit = _merit(pair, rate, use)
+        if plan is not None and machine.devices and not plan.has_wanted_context:
+            merit *= _SHORT_CONTEXT
     is_full = False
     is_short = False
     is_reduced = False
@@ -770,13 +796,15 @@ def _rank(
         is_full = plan.is_full
         is_short = bool(machine.devices) and not plan.has_long_context
         has_quantized_cache = is_quantized(plan.load.target_settings.kv_type)
-        is_reduced = plan.is_partly_in_ram or has_quantized_cache
+        # A quantised cache that makes room for a program's files is worth it.
+        is_cache_worse = has_quantized_cache and plan.long_context <= LONG_CONTEXT
+        is_reduced = plan.is_partly_in_ram or is_cache_worse
     return _SuggestionRank(
         does_not_fit=not suggestion.verdict.can_load and not suggestion.is_bundled,
         is_bundled=suggestion.is_bundled,
         draft_place=draft_place,
         is_tight=suggestion.verdict is FitVerdict.TIGHT,
-        is_for_other_use=bool(use) and use not in pair.use,
+        is_for_other_use=bool(criteria.use) and use not in pair.use,
         is_slow=is_slow,
         is_full=is_full,
         tier=TIERS.index(pair.target.tier),
@@ -787,17 +815,35 @@ def _rank(
     )
 
 
-def _merit(pair: CatalogPair, rate: float, use: str | None) -> float:
-    """The effective size, less where an answer takes longer than is comfortable.
-
-    Example: a dense model of 31 billion parameters at 12 tok/s writes 700 tokens in 58
-    s, in place of 20, so it counts as one of 11 billion.
-    """
-    merit = effective_size(pair.target)
-    if use and use not in pair.use[:_N_BEST_USES]:
+def _merit(pair: CatalogPair, rate: float, use: str) -> float:
+    """The effective size, by what its speed and its uses are worth."""
+    merit = effective_size(pair.target) * _speed_worth(rate, pair.target)
+    merit *= math.pow(_YEARLY_PROGRESS, _release_year(pair.target) - 2027)
+    if use not in pair.use[:_N_BEST_USES]:
         merit *= _SECONDARY_USE
-    comfortable_rate = _answer_tokens(pair.target) / _COMFORTABLE_SECONDS
-    return merit * min(1.0, rate / comfortable_rate)
+    return merit
+
+
+def _release_year(model: CatalogModel) -> int:
+    """A model of unknown date counts as one of 2025."""
+    year, _, _ = (model.released or "").partition("-")
+    return int(year) if year else 2025
+
+
+def _speed_worth(rate: float, model: CatalogModel) -> float:
+    """1 at a comfortable rate of a model that does not think.
+
+    Example: 60 tok/s are worth 3.3, 180 only 3.8.  At 12 tok/s a model that thinks is
+    worth 0.48, because 25 would be comfortable.
+    """
+    counted = min(rate, _PLENTY_RATE)
+    worth = math.pow(counted / _COMFORTABLE_RATE, _SPEED_WEIGHT)
+    if _PLENTY_RATE < rate < math.inf:
+        worth *= math.pow(rate / _PLENTY_RATE, _SPEED_WEIGHT * _PLENTY_WEIGHT)
+    comfortable = _COMFORTABLE_RATE
+    if model.thinks:
+        comfortable = _COMFORTABLE_THINKING_RATE
+    return worth * min(1.0, rate / comfortable)
 
 
 def effective_size(model: CatalogModel) -> float:

@@ -64,6 +64,7 @@ class LoadOptions(Struct, frozen=True):
 
     ctx: int | None = None
     kv: wire.KvType | None = None
+    draft_kv: wire.KvType = "f16"
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
     main_gpu: int = 0
@@ -168,6 +169,8 @@ class LoadOptions(Struct, frozen=True):
         return replace(
             target,
             cpu_moe=0,
+            # A draft of a quantised cache is accepted less: half as often in q4_0.
+            kv_type=self.draft_kv,
             remote_hosts=(),  # A draft there would cost a round trip a token.
             n_gpu_layers=_or_all(self.draft_gpu_layers),
             n_threads=self.draft_threads or self.threads,
@@ -183,8 +186,10 @@ def saved_criteria(
     use: str | None = None, ctx: int | None = None, kv: wire.KvType | None = None
 ) -> SuggestionCriteria:
     """What to suggest pairs for, with the settings of config.toml."""
-    options = LoadOptions.saved(config.resolve(), ctx=ctx, kv=kv)
-    return SuggestionCriteria(use, options.to_request(ResolvedPair(Path(), None)))
+    view = config.resolve()
+    options = LoadOptions.saved(view, ctx=ctx, kv=kv)
+    wishes = options.to_request(ResolvedPair(Path(), None))
+    return SuggestionCriteria(use, wishes, least_rate=view.get("models.too_slow"))
 
 
 class Engine(Protocol):

@@ -219,10 +219,20 @@ def _refused_split(text: str) -> UsageError | None:
             f"--main-gpu {found[1]} is not there: llama.cpp finds {gpus}, counted from 0.",
             "localspec doctor lists them.",
         )
+    by_layers = Hint("Use {split=layer}.")
     if "does not support split buffers" in text:
-        return UsageError(
-            "This GPU's backend cannot split rows.", Hint("Use {split=layer}.")
+        return UsageError("This GPU's backend cannot split rows.", by_layers)
+    found = re.search(
+        r"SPLIT_MODE_TENSOR not implemented for architecture '([^']*)'", text
+    )
+    if found:
+        message = (
+            f"llama.cpp cannot split the tensors of this architecture ({found[1]})."
         )
+        return UsageError(message, by_layers)
+    if "SPLIT_MODE_TENSOR needs >= 1 devices" in text:
+        message = "There is no GPU among which tensors could be split."
+        return UsageError(message, by_layers)
     return None
 
 
@@ -243,10 +253,25 @@ def context_error(path: Path) -> LocalspecError:
                 "Use a smaller {ctx}, {kv=q8_0}, fewer {gpu_layers}, or {draft=none}."
             ),
         )
+    if "SPLIT_MODE_TENSOR" in text:
+        return _refused_tensor_split(text)
     reason = strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
     hint = Hint("Try {kv=f16} and {flash_attn=auto}, or {draft=none}.")
     return UsageError(
         f"Cannot create a context for {path.name} with these settings: {reason}", hint
+    )
+
+
+def _refused_tensor_split(text: str) -> UsageError:
+    """llama.cpp's of late 2026 refuses flash attention that is off; older ones more."""
+    if "KV cache quantization" in text:
+        return UsageError(
+            "This llama.cpp cannot split tensors with a quantised KV cache.",
+            Hint("Use {kv=f16} or {split=layer}."),
+        )
+    return UsageError(
+        "Splitting tensors needs flash attention.",
+        Hint("Use {flash_attn=auto} or {split=layer}."),
     )
 
 

@@ -108,11 +108,15 @@ def _read_stat(path: Path, name: str) -> int:
 
 
 def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """From /proc/cpuinfo or sysctl, else from the platform; may be empty."""
+    """From /proc/cpuinfo or sysctl, else from the platform; may be empty.
+
+    A small computer with an ARM CPU says which computer it is: Raspberry Pi 5 Model B.
+    """
     name = ""
     with suppress(OSError):
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
         found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+        found = found or re.search(r"^Model\s*:(.*)", text, re.MULTILINE)
         if found:
             name = found[1].strip()
     name = (
@@ -122,37 +126,6 @@ def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         or platform.machine()
     )
     return sanitize(name, multiline=False)
-
-
-_RAM_BY_CPU = (
-    ("Threadripper|Xeon.* (E5|W-[23])", "four channels", 95.0),
-    (
-        "Ryzen AI|Core.* Ultra|Ryzen [3579] (PRO )?[789][0-9]{3}",
-        "dual-channel DDR5",
-        90.0,
-    ),
-    (
-        "Ryzen [3579] (PRO )?[1-6][0-9]{3}|i[3579]-([4-9]|1[01])[0-9]{3}",
-        "dual-channel DDR4",
-        51.0,
-    ),
-)
-"""The memory that CPUs are usually sold with.
-
-A row is a pattern of the CPU's name, the kind of memory, and its peak in GB/s.
-"""
-
-
-def typical_ram(cpu_name: str) -> tuple[str, float]:
-    """The kind of memory and GB/s.
-
-    Published speeds of models that are partly in RAM reach 39 to 47 GB/s on ordinary
-    PCs, 71 with fast DDR5, and 72 with four channels.
-    """
-    for pattern, kind, peak in _RAM_BY_CPU:
-        if re.search(pattern, cpu_name):
-            return kind, peak
-    return "dual-channel memory", 60.0
 
 
 def _sysctl(name: str) -> str:

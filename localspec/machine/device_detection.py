@@ -244,6 +244,9 @@ def _limit_unified(gpu: Device, ram: HostMemory) -> Device:
     wired_limit = cpu_and_ram.read_wired_limit()
     if ram.total and wired_limit is not None:
         share = max(share, wired_limit / ram.total)
+    if ram.total and gpu.total and gpu.backend == "Metal":
+        # macOS says itself how much its GPU may use: up to 84 %, of 128 GB.
+        share = max(share, min(1.0, gpu.total / ram.total))
     free = int(share * ram.available)
     if gpu.free is not None:
         free = min(free, gpu.free)

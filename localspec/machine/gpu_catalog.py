@@ -25,9 +25,13 @@ _VISIBLE_VRAM_SHARE = {"nvidia": 0.98, "amd": 0.995, "intel": 0.995}
 CUDA reports 23.5 of an RTX 4090's 24 GiB.
 """
 _SHARED_MEMORY_SHARE = 0.75
-"""Share of system memory that an integrated GPU may use; Apple's above 36 GiB."""
-_SMALL_MAC_SHARE = 2 / 3  # The same for Apple up to 36 GiB.
-_SMALL_MAC_GIB = 36
+"""Share of system memory that an integrated GPU may use."""
+_MAC_SHARES = ((8, 2 / 3), (24, 0.74), (48, 0.78), (96, 0.81), (512, 0.84))
+"""The same of Macs up to a size in GiB, as macOS 15 and later have it.
+
+llama.cpp's logs (recommendedMaxWorkingSetSize) show 12,713 MB of 16 GiB, 14,302 of 18,
+19,070 of 24, 26,801 of 32, 30,151 of 36, 55,663 of 64 and 115,449 of 128.
+"""
 
 _TRADEMARK = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _REMARK = re.compile(r"\([^)]*\)")  # Added by a driver: (RADV NAVI31).
@@ -43,6 +47,9 @@ _OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}
 _BACKENDS = {"nvidia": "CUDA", "apple": "Metal", "amd": "Vulkan", "intel": "Vulkan"}
 
 
+_DEFAULT_ERROR = 0.2
+
+
 class GpuSpec(Struct, frozen=True):
     """A GPU as it is sold."""
 
@@ -51,12 +58,25 @@ class GpuSpec(Struct, frozen=True):
     kind: Literal["gpu", "igpu", "unified"]  # igpu and unified share system memory.
     vram_gib: tuple[float, ...]  # Sizes sold, the most common first.
     bandwidth: float  # Peak, GB/s.
+    generation: str = ""
     share: float = 0.75  # Of the bandwidth, reached by one-token passes.
     layer_ms: float = 0.05  # Time of a layer whatever its size.
     verify: float = 0.15  # Cost of a further token of a pass, in one-token passes.
+    error: float = _DEFAULT_ERROR  # Relative, of the speed of a dense model.
+    has_own_speed: bool = False  # Unlike the others of its generation.
+    by_backend: tuple[tuple[str, str, float], ...] = ()
+    """Those of the four above that another backend has: backend, field and value."""
     # Names of fields whose values are not confirmed.
     unconfirmed: frozenset[str] = frozenset()
     aliases: tuple[str, ...] = ()
+
+    def for_backend(self, backend: str) -> GpuSpec:
+        """With the speeds that this backend reaches on it."""
+        changes = {}
+        for name, constant, value in self.by_backend:
+            if name == backend:
+                changes[constant] = value
+        return replace(self, **changes)
 
     def as_device(self, vram_gib: float | None = None) -> Device:
         """A simulated device with all memory free.
@@ -92,9 +112,10 @@ class GpuSpec(Struct, frozen=True):
         """The share of the sold memory that a runtime reports as the GPU's."""
         if self.kind == "gpu":
             return _VISIBLE_VRAM_SHARE.get(self.maker, _SHARED_MEMORY_SHARE)
-        if self.maker == "apple" and size <= _SMALL_MAC_GIB:
-            return _SMALL_MAC_SHARE
-        return _SHARED_MEMORY_SHARE
+        if self.maker != "apple":
+            return _SHARED_MEMORY_SHARE
+        shares = [share for most, share in _MAC_SHARES if size <= most]
+        return next(iter(shares), _MAC_SHARES[-1][1])
 
 
 @functools.cache
@@ -113,14 +134,26 @@ def load() -> tuple[GpuSpec, ...]:
                 kind=group["kind"],
                 vram_gib=tuple(map(float, card["vram"])),
                 bandwidth=float(card["bandwidth"]),
+                generation=group["generation"],
                 share=card.get("share", group["share"]),
                 layer_ms=card.get("layer_ms", group["layer_ms"]),
                 verify=group["verify"],
+                error=card.get("error", group.get("error", _DEFAULT_ERROR)),
+                has_own_speed="share" in card,
+                by_backend=tuple(_list_backends(group.get("backends", {}))),
                 unconfirmed=frozenset(card.get("unsure", ())),
                 aliases=tuple(card.get("aliases", ())),
             )
             gpus.append(gpu)
     return tuple(gpus)
+
+
+def _list_backends(
+    backends: Mapping[str, Mapping[str, float]],
+) -> Iterator[tuple[str, str, float]]:
+    for backend, constants in backends.items():
+        for name, value in constants.items():
+            yield backend, name, value
 
 
 def find(name: str) -> GpuSpec:

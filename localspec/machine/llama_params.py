@@ -48,7 +48,7 @@ def is_quantized(kv_type: KvType) -> bool:
 
 
 FLASH_ATTN_TYPES = {"auto": -1, "on": 1, "off": 0}  # llama_flash_attn_type.
-SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode.
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}  # llama_split_mode.
 
 DEFAULT_CTX = 8192
 CTX_STEP = 256  # llama.cpp rounds context sizes up to multiples of it.
@@ -116,8 +116,8 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
 
     Its context may be shorter than the target's: drafting then ends earlier.
     """
-    draft = load.draft_settings
-    settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
+    settings = draft_model_settings(load.draft_settings)
+    settings = replace(settings, n_ctx=settings.n_ctx or n_ctx)
     # A draft is decoded token by token, so snapshots of the last pass could not roll it
     # back.
     role = ModelRole(
@@ -126,6 +126,17 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
     for adapt in extras.load("DRAFT_ROLES"):
         role = adapt(role, load)
     return role
+
+
+def draft_model_settings(settings: ContextSettings) -> ContextSettings:
+    """Those of a draft that is a model of its own.
+
+    Its tensors are never split: it is so small that the GPUs would wait for each other
+    in every layer.  A head is split as its target is, whose tensors it reads.
+    """
+    if settings.split_mode == "tensor":
+        return replace(settings, split_mode="layer")
+    return settings
 
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:

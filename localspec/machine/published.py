@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -24,13 +25,27 @@ _MAX_DISTANCE = math.log(1.5)
 """A card whose bandwidth is further away than this factor says nothing of this one."""
 
 
+Caveat = Literal["", "lower bound", "other engine", "quoted", "unusual"]
+"""Why a row says less of llama.cpp on such a computer than others do.
+
+`lower bound`: something else held it up, such as one PCIe lane.  `other engine`: a fork,
+or a program with llama.cpp inside.  `quoted`: read where somebody else is quoted.
+`unusual`: a limit of power, a build
+with a known fault, memory that was paged.
+"""
+
+
 class PublishedRow(Struct, frozen=True, forbid_unknown_fields=True):
     """A measurement that somebody published; None and empty are not stated."""
 
     model: str  # Its id in the catalogue.
-    gpu: str  # As in gpus.yaml.
+    gpu: str  # As in gpus.yaml; empty if only the CPU computed.
     source: str
     date: str = ""
+    cpu: str = ""
+    ram: str = ""  # Such as "32 GB DDR4".
+    engine: str = ""  # If it is not llama.cpp.
+    caveat: Caveat = ""
     n_gpu: int = 1
     vram: float = 0.0  # GB of all cards.
     backend: str = ""
@@ -47,13 +62,14 @@ class PublishedRow(Struct, frozen=True, forbid_unknown_fields=True):
     speculative: float | None = None
     ctx: int = 0
     kv: str = ""  # Type of the KV cache.
+    split: str = ""  # How several GPUs shared it: layer or tensor.
     gpu_layers: int = -1
     memory: int = 0  # MiB in use on the GPUs.
     memory_speculative: int = 0
 
     def describe(self) -> str:
         """RTX 3090, UD-Q4_K_XL, MTP: 41 → 63 tok/s (source, 2026-08)."""
-        setup = [self.gpu]
+        setup = [self.gpu or self.cpu or "a CPU"]
         if self.n_gpu > 1:
             setup = [f"{self.n_gpu} x {self.gpu}"]
         if self.quant:
@@ -117,6 +133,6 @@ def find_nearest(
             distance(row),
         )
 
-    rows = [row for row in load() if row.model == own_id(model)]
+    rows = [row for row in load() if row.model == own_id(model) and row.gpu]
     near = [row for row in rows if distance(row) <= _MAX_DISTANCE]
     return min(near, key=preference, default=None)

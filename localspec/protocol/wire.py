@@ -28,7 +28,7 @@ VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
 """Type of keys and values; keys/values if they differ."""
 FlashAttention = Literal["auto", "on", "off"]
-SplitMode = Literal["none", "layer", "row"]
+SplitMode = Literal["none", "layer", "row", "tensor"]
 OutputLayer = Literal["local", "remote"]
 TemplateArgument = bool | Number | str
 

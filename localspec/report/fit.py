@@ -53,6 +53,8 @@ class FitAnswer(Struct, frozen=True):
     missing: str = ""  # The reference to pull; empty if all its files are here.
     instead: PairSuggestion | None = None
     """What to take instead, if it does not fit or is too slow."""
+    is_too_slow: bool = False
+    """It fits, but its answers would take too long."""
     window_saving: int = 0
     """Bytes that a cache cut to the sliding window would save."""
     senses: Senses = field(default=Senses())  # What the target sees and hears.
@@ -72,7 +74,7 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
     for device_fit in plan.all_fits:
         if device_fit.needed and not _is_hardly_used_ram(device_fit, plan):
             yield EMPTY_LINE
-            yield from _format_device(device_fit, width, plain=plain)
+            yield from _format_device(device_fit, answer, width, plain=plain)
     yield EMPTY_LINE
     separator = ", " if plain else " · "
     yield from _format_speed(answer, width, separator=separator)
@@ -132,7 +134,9 @@ def _is_hardly_used_ram(device_fit: DeviceFit, plan: Plan) -> bool:
     return is_small and device_fit.verdict.has_room and not plan.is_partly_in_ram
 
 
-def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterator[Line]:
+def _format_device(
+    device_fit: DeviceFit, answer: FitAnswer, width: int, *, plain: bool
+) -> Iterator[Line]:
     device = device_fit.device
     total = device.total or device.free or device_fit.needed
     free = total if device.free is None else device.free
@@ -150,8 +154,14 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
     else:
         for line in format_device_memory(device_fit, width - len(_INDENT)):
             yield (Span(_INDENT), *line)
-    verdict = describe_device_fit(device_fit, with_need=True)
-    yield (Span(_INDENT), Span(verdict, VERDICT_ROLES[device_fit.verdict]))
+    role = VERDICT_ROLES[device_fit.verdict]
+    label = ""
+    if answer.is_too_slow and device_fit.verdict.has_room:
+        # "fits" would say that it can be used.
+        label = "too slow"
+        role = "warning"
+    verdict = describe_device_fit(device_fit, with_need=True, label=label)
+    yield (Span(_INDENT), Span(verdict, role))
 
 
 def _describe_draft(answer: FitAnswer) -> str:
@@ -267,6 +277,7 @@ def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
             "calibrated": plan.speed.calibrated,
             "why": plan.speed.explanation,
         },
+        "too_slow": answer.is_too_slow,
         "instead": answer.instead.pair.name if answer.instead else None,
         "advice": [_saving_to_json(saving) for saving in answer.savings],
         "sees": answer.senses.sees,

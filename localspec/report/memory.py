@@ -33,14 +33,17 @@ def describe_fit(plan: Plan) -> str:
 _UNKNOWN = "free memory is unknown"
 
 
-def describe_device_fit(device_fit: DeviceFit, *, with_need: bool = False) -> str:
+def describe_device_fit(
+    device_fit: DeviceFit, *, with_need: bool = False, label: str = ""
+) -> str:
     """The verdict on one device, such as `fits, 1.3 GB to spare`.
 
     `with_need` adds what is needed where the sentence would not say it:
     `fits: needs 6.1 GB, 1.3 GB to spare`.  The first figure of an estimate that
-    llama.cpp did not count is "about": `fits, about 1.3 GB to spare`.
+    llama.cpp did not count is "about": `fits, about 1.3 GB to spare`.  `label` replaces
+    the first word.
     """
-    label = VERDICT_LABELS[device_fit.verdict]
+    label = label or VERDICT_LABELS[device_fit.verdict]
     shared = ""
     if device_fit.sharing and with_need:
         shared = " with the GPU's"

@@ -1,32 +1,42 @@
 """Estimates beside published measurements (localspec/data/published.jsonl), by group.
 
-    bench.py published [--each]
+    bench.py published [--each] [--constants]
 
-All are of one GPU. The ratio is the estimate (the middle of the range that is shown)
-over what was published; "near" counts rows within that range, gains within 20 %, and
-memory within 6 %.
+All are of one GPU, or of a CPU. The ratio is the estimate (the middle of the range that
+is shown) over what was published; "near" counts rows within that range, gains within
+20 %, and memory within 6 %.
+
+"out of sample" has the same of constants that were fitted without the source of the row
+(scripts/bench/speed_fit.py). Rows with a caveat, such as another engine, have less
+weight in the fit and are not counted. `--constants` prints what a fit to all rows gives
+for gpus.yaml and fit/speed.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from statistics import median
 from typing import NamedTuple
 
+import speed_fit
 from msgspec.structs import replace
+from speed_fit import TimedRun
 from turns import table
 
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, pair_shapes, speed
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.plan import Plan
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
 from localspec.machine import gpu_catalog, published
-from localspec.machine.device import HOST
-from localspec.machine.published import PublishedRow
+from localspec.machine.device import HOST, Device
+from localspec.machine.gpu_catalog import GpuSpec
+from localspec.machine.published import Caveat, PublishedRow
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand
@@ -37,6 +47,29 @@ GAIN = 0.2
 MEMORY = 0.06
 KV_TYPES: dict[str, KvType] = {"f16": "f16", "q8_0": "q8_0", "q4_0": "q4_0", "": "f16"}
 RAM_GIB = 64  # Of the computer that a published run used, unless it is known.
+WEIGHTS: dict[Caveat, float] = {
+    "": 1.0,
+    "other engine": 0.5,
+    "quoted": 0.3,
+    "unusual": 0.1,
+    "lower bound": 0.0,
+}
+OTHER_BACKENDS = ("ROCm", "SYCL", "Vulkan")
+"""Instead of the one that is simulated for the GPU's maker."""
+
+
+def _name_device(spec: GpuSpec, backend: str) -> str:
+    """What has constants of its own: a generation, or a card that differs from it."""
+    name = spec.generation
+    if spec.has_own_speed:
+        name = spec.name
+    return f"{name} {backend}"
+
+
+def _read_gib(ram: str) -> float:
+    """32 of "32 GB DDR4"."""
+    found = re.match(r"(\d+) ?GB", ram)
+    return float(found[1]) if found else RAM_GIB
 
 
 class Result(NamedTuple):
@@ -44,10 +77,15 @@ class Result(NamedTuple):
     ratio: float
     is_near: bool
     width: float  # Half of the range that is shown, relative; 0 without one.
+    has_caveat: bool = False
+    timed: TimedRun | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--each", action="store_true", help="a line for each row, too")
+    parser.add_argument(
+        "--constants", action="store_true", help="print the constants that fit all rows"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -76,8 +114,17 @@ def main(args: argparse.Namespace) -> int:
             groups[found.group].append(found)
             if args.each:
                 mark = " " if found.is_near else "X"
-                print(f"{found.ratio:.2f} {mark}  {row.model}  {row.describe()}")
-    print(table(list(report(groups))))
+                caveat = f"  [{row.caveat}]" if row.caveat else ""
+                print(
+                    f"{found.ratio:.2f} {mark}  {row.model}  {row.describe()}{caveat}"
+                )
+    timed = [each.timed for found in groups.values() for each in found if each.timed]
+    if args.constants:
+        for name, value in sorted(speed_fit.fit(timed).items()):
+            print(f"{name:34}{value:8.3f}")
+        return 0
+    estimates = dict(zip(timed, speed_fit.leave_one_source_out(timed), strict=True))
+    print(table(list(report(groups, estimates))))
     return 0
 
 
@@ -98,6 +145,8 @@ class Run(NamedTuple):
             return None
         try:
             shape = pair_shapes.shape_from_numbers(model.shape, row.quant.upper(), size)
+            if not row.gpu:
+                return cls(row, shape, "CPU only")
             maker = gpu_catalog.find(row.gpu).maker
         except (LocalspecError, ValueError):
             return None
@@ -106,26 +155,34 @@ class Run(NamedTuple):
             kind = "gpt-oss"
         elif model.active:
             kind = "MoE"
-        elif model.architecture == "qwen35":
+        elif shape.has_recurrent_state:
             kind = "hybrid"
         return cls(row, shape, f"{maker}, {kind}")
 
+    @property
+    def machine(self) -> MachineProfile:
+        """The computer of the run, as far as the row says what it is."""
+        row = self.row
+        cpu_speed = TYPICAL_CPU_SPEED
+        if row.cpu:
+            cpu_speed = speed.named_cpu(f"{row.cpu} {row.ram}")
+        ram = int(_read_gib(row.ram) * GIB)
+        cpu = Device(HOST, "RAM", kind="cpu", free=ram, total=ram, backend="CPU")
+        if not row.gpu:
+            return MachineProfile((), cpu, speed.from_devices((), cpu_speed))
+        machine = machine_profile.with_gpu(row.gpu, row.vram or None)
+        gpu = machine.devices[0]
+        if row.backend in OTHER_BACKENDS:
+            gpu = replace(gpu, backend=row.backend)
+        if gpu.unified:
+            cpu_speed = speed.nominal_cpu((gpu,))
+        return MachineProfile((gpu,), cpu, speed.from_devices((gpu,), cpu_speed))
+
     def fit(self, load: LoadCommand, draft: ModelShape | None = None) -> Plan:
         row = self.row
-        machine = machine_profile.with_gpu(row.gpu, row.vram or None)
-        if row.backend == "ROCm":
-            gpu = replace(machine.devices[0], backend="ROCm")
-            hardware = speed.from_devices((gpu,))
-            machine = replace(machine, devices=(gpu,), hardware=hardware)
-        cpu = replace(machine.cpu, free=RAM_GIB * GIB, total=RAM_GIB * GIB)
-        speeds = dict(machine.hardware.nominal_speeds)
-        if not machine.devices[0].unified:
-            speeds[HOST] = TYPICAL_CPU_SPEED
-        hardware = replace(machine.hardware, nominal_speeds=speeds, measured_speeds={})
-        machine = replace(machine, cpu=cpu, hardware=hardware)
         context = min(max(row.depth, 0) + 512, self.shape.n_ctx_train)
         use = UseCase("chat", context=context)
-        advisor = SettingsAdvisor(self.shape, draft, machine, use)
+        advisor = SettingsAdvisor(self.shape, draft, self.machine, use)
         settings = load.target_settings
         is_fixed = settings.cpu_moe or settings.n_gpu_layers >= 0 or not row.in_ram
         if is_fixed:
@@ -148,6 +205,7 @@ class Run(NamedTuple):
             target_settings=settings,
             draft_settings=replace(settings, cpu_moe=0),
             draft_max=draft_max,
+            snapshots=draft_max,  # llama.cpp keeps as many states as it drafts.
         )
 
     def check_plain(self) -> Result | None:
@@ -171,6 +229,43 @@ class Run(NamedTuple):
             ratio=(low + high) / 2 / row.plain,
             is_near=low <= row.plain <= high,
             width=(high - low) / (high + low),
+            has_caveat=bool(row.caveat),
+            timed=self._time(fit),
+        )
+
+    def _time(self, plan: Plan) -> TimedRun | None:
+        """The run in terms of the formula of speed_fit.py; None for a CPU alone."""
+        row = self.row
+        machine = self.machine
+        if plan.speed.reads is None or not machine.devices or not row.plain:
+            return None
+        reads, _ = plan.speed.reads
+        gpu = machine.devices[0]
+        spec = gpu_catalog.match_device(gpu)
+        speeds = speed.find_speeds(reads, machine.hardware)
+        part = reads.by_device.get(gpu.name)
+        if part is None or spec is None:
+            return None
+        whole = replace(speeds[gpu.name], efficiency=1.0)
+        weight_type = reads.shape.weight_type
+        in_ram = 0.0
+        if HOST in speeds:
+            in_ram = speed.device_ms(reads, HOST, speeds[HOST], 1)
+        return TimedRun(
+            source=row.source,
+            device=_name_device(spec, gpu.backend),
+            maker=spec.maker,
+            weight=WEIGHTS[row.caveat],
+            published_ms=1e3 / row.plain,
+            n_layers=part.n_layers + part.n_with_both,
+            n_mixtures=part.n_with_experts,
+            n_recurrent=part.n_recurrent,
+            dense_ms=whole.read_ms(part.dense, weight_type)
+            + whole.read_ms(part.kv_cache),
+            experts_ms=whole.read_ms(part.experts, weight_type)
+            / speed.expert_read_factor(reads.shape),
+            expert_mb=max(1.0, reads.shape.expert_matrix_bytes) / 1e6,
+            ram_ms=in_ram + speed.DEVICE_CROSSING_MS * reads.n_crossings,
         )
 
     def check_gain(self) -> Result | None:
@@ -224,21 +319,44 @@ class Run(NamedTuple):
         return Result(group, ratio, is_near=is_near, width=0.0)
 
 
-def report(groups: dict[str, list[Result]]) -> Iterator[list[str]]:
-    yield ["group", "rows", "estimate / published", "near", "half width"]
+def report(
+    groups: dict[str, list[Result]], estimates: dict[TimedRun, float]
+) -> Iterator[list[str]]:
+    yield [
+        *("group", "rows", "estimate / published", "near"),
+        *("out of sample", "near", "half width"),
+    ]
     speeds: list[Result] = []
     for name in sorted(groups):
-        yield report_row(name, groups[name])
-        speeds += [result for result in groups[name] if result.width]
-    yield report_row("all speeds", speeds)
+        counted = [result for result in groups[name] if not result.has_caveat]
+        if not counted:
+            continue
+        yield report_row(name, counted, estimates)
+        speeds += [result for result in counted if result.width]
+    yield report_row("all speeds", speeds, estimates)
 
 
-def report_row(name: str, results: list[Result]) -> list[str]:
+def report_row(
+    name: str, results: list[Result], estimates: dict[TimedRun, float]
+) -> list[str]:
     near = [result for result in results if result.is_near]
+    ratios = []
+    n_near = 0
+    for result in results:
+        if result.timed is None:
+            continue
+        ratio = result.timed.published_ms / estimates[result.timed]
+        ratios.append(ratio)
+        if ratio * (1 - result.width) <= 1 <= ratio * (1 + result.width):
+            n_near += 1
+    out_of_sample = ["–", "–"]
+    if ratios:
+        out_of_sample = [f"{median(ratios):.2f}", f"{n_near}/{len(ratios)}"]
     return [
         name,
         str(len(results)),
         f"{median(result.ratio for result in results):.2f}",
         f"{len(near)}/{len(results)}",
+        *out_of_sample,
         f"{median(result.width for result in results):.2f}",
     ]

@@ -50,7 +50,7 @@ def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     assert done.code == 4 and "Speed: none, because it does not fit." in done.text
     lines = done.text.partition("To save memory:")[0].splitlines()
     advice, *others = [line for line in lines if line][1:]
-    assert advice == "does not fit: take Qwen3.5 9B (≈ 54 tok/s)"
+    assert advice == "does not fit: take Qwen3.5 9B (≈ 53 tok/s)"
     assert not any("tok/s" in line for line in others), "of what does not run"
     assert "--kv q8_0" in done.text and "localspec pull qwen3.5-9b+mtp" in done.text
 

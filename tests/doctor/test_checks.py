@@ -8,6 +8,7 @@ import pytest
 
 from localspec.doctor import checks
 from localspec.doctor.findings import Finding
+from localspec.machine.device import Device
 from tests.support import ghost_projectors
 
 CheckNetwork = Callable[..., Mapping[str, Finding]]
@@ -201,3 +202,18 @@ def test_a_projector_beside_its_model_is_no_problem(
     assert set(by_id(checks.check_models())) == {"models"}
     projector.write_bytes(projector.read_bytes()[:-1000])
     assert "mmproj-F16.gguf" in by_id(checks.check_models())["unreadable"].what
+
+
+@pytest.mark.parametrize("value", ["", "0", "1"])
+def test_a_variable_that_switches_cuda_graphs_off_is_named_whatever_it_says(
+    value: str,
+) -> None:
+    environ = {"GGML_CUDA_DISABLE_GRAPHS": value}
+    card = Device("CUDA0", "NVIDIA GeForce RTX 3090", backend="CUDA")
+    (found,) = checks._check_cuda_graphs(environ, [card])
+    assert found.level == "notice"
+    assert "GGML_CUDA_DISABLE_GRAPHS" in found.what
+    assert "unset" in found.fix
+    (without,) = checks._check_cuda_graphs(environ, [])
+    assert without.level == "ok"
+    assert not list(checks._check_cuda_graphs({}, [card]))

@@ -1,13 +1,15 @@
 """All commands and screens name one draft for a model on a machine."""
 
 import pytest
+from msgspec.structs import replace
 
-from localspec.cli import fit
+from localspec.cli import fit, pull
 from localspec.cli import pair as pair_command
 from localspec.errors import UsageError
-from localspec.fit import suggestions
+from localspec.fit import machine_profile, suggestions
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
+from localspec.machine.device import Device
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import own_id
 from localspec.tui.wizard import shortlist
@@ -118,3 +120,37 @@ def test_one_name_of_a_pair_everywhere_opens_it() -> None:
     assert model_lookup.resolve("gemma-4-e4b+mtp:Q8_0").name == (
         "gemma-4-e4b+gemma-4-e4b-mtp:Q8_0"
     )
+
+
+def test_downloads_and_search_results_name_what_suggest_names(
+    machine: MachineProfile,
+    listed: dict[str, PairSuggestion],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`pull MODEL`, the next step that it prints, and the verdict beside a search hit."""
+    monkeypatch.setattr(machine_profile, "detect", lambda: machine)
+    for target, in_list in listed.items():
+        request = model_lookup.resolve(target)
+        found = pull._find_best_pair(request)
+        assert found == in_list.pair
+        model = in_list.pair.target
+        named = f"{target}:{model.quantization}" if ":" in model.id else target
+        file = suggestions.resolve_best_file(
+            target, lambda: machine, SuggestionCriteria()
+        )
+        assert file.name == model_lookup.resolve(named).name
+
+
+def test_no_order_moves_with_four_gigabytes_of_other_programs(
+    machine: MachineProfile, listed: dict[str, PairSuggestion]
+) -> None:
+    def take_4_gb(device: Device) -> Device:
+        if device.free is None:
+            return device
+        return replace(device, free=max(0, device.free - (4 << 30)))
+
+    devices = tuple(take_4_gb(device) for device in machine.devices)
+    busy = replace(machine, devices=devices, cpu=take_4_gb(machine.cpu))
+    idle_order = [each.pair.id for each in suggestions.suggest(machine)]
+    busy_order = [each.pair.id for each in suggestions.suggest(busy)]
+    assert busy_order == idle_order

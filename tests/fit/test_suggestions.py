@@ -403,7 +403,7 @@ def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
     found = [
         one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id
     ]
-    assert found[0].pair.target.quantization == "UD-IQ4_XS"
+    assert found[0].pair.target.quantization == "UD-Q4_K_XL"
     assert found[0].plan is not None
     assert not found[0].plan.is_partly_in_ram
 

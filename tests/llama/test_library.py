@@ -169,6 +169,19 @@ LOAD_ERRORS: list[tuple[str, type[LocalspecError], str, str]] = [
         "cannot split rows",
         "",
     ),
+    (
+        "load: error loading model: LLAMA_SPLIT_MODE_TENSOR not implemented for "
+        "architecture 'mamba'",
+        UsageError,
+        "this architecture (mamba)",
+        "--split layer",
+    ),
+    (
+        "llama_prepare_model_devices: LLAMA_SPLIT_MODE_TENSOR needs >= 1 devices",
+        UsageError,
+        "no GPU",
+        "--split layer",
+    ),
 ]
 
 
@@ -186,6 +199,23 @@ def test_a_load_that_failed(
     assert message in error.message and hint in error.hint
     assert "folder" not in error.message
     assert ("big.gguf" in error.message) == (kind is not UsageError)
+
+
+def test_a_context_that_tensors_cannot_be_split_in() -> None:
+    for line, message in (
+        ("SPLIT_MODE_TENSOR requires flash_attn to be enabled", "flash attention"),
+        (
+            "simultaneous use of SPLIT_MODE_TENSOR and KV cache quantization not "
+            "implemented",
+            "quantised KV cache",
+        ),
+    ):
+        LOG.lines.clear()
+        said(f"llama_init_from_model: {line}")
+        error = library.context_error(PATH)
+        assert isinstance(error, UsageError)
+        assert message in error.message
+        assert "--split layer" in error.hint
 
 
 def test_a_context_that_failed() -> None:

@@ -149,18 +149,3 @@ def test_this_computer() -> None:
     assert 1 <= cores.performance <= cores.physical <= cores.logical <= n_cpus
     if hasattr(os, "sched_getaffinity"):
         assert cores.logical <= len(os.sched_getaffinity(0))
-
-
-def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu() -> None:
-    for cpu, kind in [
-        ("AMD Ryzen 9 7900X 12-Core Processor", "dual-channel DDR5"),
-        ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4"),
-        ("Intel(R) Core(TM) i5-10400 CPU @ 2.90GHz", "dual-channel DDR4"),
-        ("Intel(R) Core(TM) Ultra 7 155H", "dual-channel DDR5"),
-        # sold with either
-        ("13th Gen Intel(R) Core(TM) i7-13700K", "dual-channel memory"),
-        ("AMD Ryzen Threadripper 2950X", "four channels"),
-        # of a virtual machine, which has a share of it
-        ("AMD EPYC 7B13", "dual-channel memory"),
-    ]:
-        assert cpu_and_ram.typical_ram(cpu)[0] == kind

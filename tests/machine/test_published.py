@@ -22,7 +22,8 @@ def test_every_row_is_of_a_known_model_and_card_and_has_a_speed_and_a_source() -
     cards = {gpu.name for gpu in gpu_catalog.load()}
     assert len(published.load()) > 400
     for row in published.load():
-        assert row.model in models and row.gpu in cards and row.source, row
+        assert row.model in models and row.source, row
+        assert row.gpu in cards or (not row.gpu and row.cpu), row
         assert (row.plain or 0) > 0 or (row.speculative or 0) > 0, row
         assert row.describe().endswith(")")
 

@@ -4,7 +4,7 @@ To support another architecture, add its row to `ARCHITECTURES`. Other files ask
 sets after the table, which have the names of the rows with one property.
 
 Sources: src/llama-arch.cpp (LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
-llm_arch_supports_rs_rollback) and src/models/*.cpp.
+llm_arch_supports_rs_rollback, llm_arch_supports_sm_tensor) and src/models/*.cpp.
 """
 
 from __future__ import annotations
@@ -274,6 +274,15 @@ KNOWN = frozenset(ARCHITECTURES).union(
     DIFFUSION, ENCODERS, ENCODER_DECODERS, IMAGE_PARTS, SPEECH
 )
 """All that llama.cpp knows."""
+
+
+WITHOUT_TENSOR_SPLIT = name_set(
+    "bailingmoe3 bitnet deepseek2 deepseek32 dots3note falcon-h1 gemma3n glm-dsa "
+    "glm5-next granitehybrid grok hy_v4 jamba kimi-k3 kimi-linear mamba mamba2 "
+    "minicpm3 minimax-01 minimax-m2 minimax-m3 mistral4 mpt nemotron_h "
+    "nemotron_h_moe olmo2 olmoe plamo2 qwen4exp"
+)
+"""Those whose tensors cannot be split between GPUs (llm_arch_supports_sm_tensor)."""
 
 
 def find_architecture(name: str) -> Architecture:
