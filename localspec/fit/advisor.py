@@ -17,7 +17,6 @@ from localspec.fit import machine_profile, placement
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import (
-    LONG_CONTEXT,
     FitVerdict,
     Plan,
     confirm_plan,
