@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.cli import global_options, options, pull, shell_completion
@@ -48,12 +49,14 @@ def command() -> None:
 @global_options.VRAM
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
 @number_option("--ctx", "Context size in tokens.  [default: what fits]", 1)
+@flag("--sees", about="Only models that see pictures.")
 @flag("--all", "everything", about="List all, not only the first of each group.")
 @global_options.JSON
 def _suggest(
     ref: str | None,
     use: str | None,
     ctx: int | None,
+    sees: bool,
     everything: bool,
     as_json: bool,
     **gpu: Any,
@@ -64,7 +67,7 @@ def _suggest(
     loaded with the settings of config.toml. The network is not used, except for other
     computers that these settings name.
     """
-    criteria = launch.saved_criteria(use, ctx)
+    criteria = replace(launch.saved_criteria(use, ctx), sees=sees)
     hosts = criteria.wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, options.print_skipped)
     machine = machine_profile.with_remote(options.simulate_machine(**gpu), remote)

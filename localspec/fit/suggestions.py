@@ -102,6 +102,7 @@ class SuggestionCriteria(Struct, frozen=True):
     use: str | None = None
     wishes: SettingsRequest = field(default=SettingsRequest(LoadCommand("")))
 
+    sees: bool = False  # Only models that see pictures.
     least_rate: float | None = None
     """Tokens per second below which a model is too slow; None: by `least_useful_rate`."""
 
@@ -252,7 +253,7 @@ def suggest(
         pairs = _find_pairs(catalogue, target)
     shown = []
     for pair in pairs:
-        if not target and not _can_have_context(pair, criteria):
+        if not target and not _is_wanted(pair, criteria):
             continue
         found = choose_file(pair, machine, criteria, searches=bool(target))
         if found is not None and (target or _is_worth_listing(found)):
@@ -271,6 +272,13 @@ def suggest(
         return _rank(suggestion, place, criteria, machine)
 
     return tuple(sorted(shown, key=sort_key))
+
+
+def _is_wanted(pair: CatalogPair, criteria: SuggestionCriteria) -> bool:
+    """Whether the target can do what is asked for."""
+    if criteria.sees and "image" not in pair.target.sees:
+        return False
+    return _can_have_context(pair, criteria)
 
 
 def _can_have_context(pair: CatalogPair, criteria: SuggestionCriteria) -> bool:

@@ -187,6 +187,12 @@ def test_the_order_does_not_move_with_what_other_programs_hold() -> None:
     assert to_free["phi-4+lookup"] == 0, "it fits beside the other programs"
 
 
+def test_only_models_that_see_are_listed_if_that_is_asked_for() -> None:
+    machine = with_card("RTX 4060")
+    for each in suggestions.suggest(machine, SuggestionCriteria("chat", sees=True)):
+        assert "image" in each.pair.target.sees
+
+
 def test_a_model_that_thinks_needs_more_speed() -> None:
     models = catalog.load().models
     plain = suggestions.least_useful_rate(models["devstral-small-2-24b"])
