@@ -78,7 +78,8 @@ class ServerSettings(Struct, frozen=True):
         """What runs, or where the server is; without the values of secrets."""
         if self.url:
             parts = urlsplit(self.url)
-            return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+            host = parts.netloc.rpartition("@")[2]
+            return f"{parts.scheme}://{host}{parts.path}"
         return " ".join([self.command, *self.args])
 
 

@@ -255,7 +255,7 @@ def test_a_server_of_mcp_json_is_removed_there() -> None:
 
 def test_an_address_is_shown_without_its_password() -> None:
     (server,) = read(
-        '[tools.servers.a]\nurl = "https://me:secret@example.com/mcp?key=secret"'
+        '[tools.servers.a]\nurl = "https://me:secret@example.com:81/mcp?key=secret"'
     ).servers
 
-    assert server.address == "https://example.com/mcp"
+    assert server.address == "https://example.com:81/mcp"
