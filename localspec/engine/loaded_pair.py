@@ -27,7 +27,8 @@ from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
-from localspec.models.projector_check import check_projector, projector_kind
+from localspec.models.projector_check import check_projector
+from localspec.models.projector_kinds import projector_kind
 from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import (
     MODEL_DRAFT_MAX,

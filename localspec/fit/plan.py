@@ -495,7 +495,7 @@ def place_projector(
         if not on_gpu or not is_used:
             continue
         limits = [max_rows]
-        if max_rows is None and shape.most_rows > ROWS_ON_CPU:
+        if max_rows is None and shape.kind.most_rows > ROWS_ON_CPU:
             limits.append(ROWS_ON_CPU)
         for limit in limits:
             placed = _put_projector(plan, shape, gpu=number, max_rows=limit)

@@ -24,11 +24,7 @@ from localspec.models import projectors
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ResolvedModel
-from localspec.models.projector_kinds import (
-    ROWS_ON_CPU,
-    ROWS_ON_GPU,
-    find_kind,
-)
+from localspec.models.projector_kinds import ORDINARY, ProjectorKind, find_kind
 
 _FLOAT = 4
 _PHOTO_PIXELS = 12_000_000  # Of a telephone's photograph.
@@ -53,9 +49,7 @@ class ProjectorShape(Struct, frozen=True):
     patches: int = 0
     """Of every picture, or of a tile; 0 if they grow with the picture."""
     patches_per_row: int = 1
-    most_rows: int = 0  # Of the largest picture; 0 if all are of one size.
-    has_window_mask: bool = False
-    is_in_one_pass: bool = False
+    kind: ProjectorKind = ORDINARY
     row_width: int = 0  # Floats of a row, as the model reads it.
     audio_positions: int = 0
     audio_width: int = 0  # Floats of a position, as those of a patch.
@@ -70,12 +64,11 @@ class ProjectorShape(Struct, frozen=True):
 
         `n_batch`: the widest pass of the model; `limit`: the user's.
         """
-        if not self.most_rows:
-            return self.patches // self.patches_per_row
-        if limit is None:
-            limit = ROWS_ON_GPU if on_gpu else ROWS_ON_CPU
-        rows = min(limit, self.most_rows)
-        return min(rows, n_batch) if self.is_in_one_pass else rows
+        if self.kind.most_rows:
+            rows = self.kind.limit_rows(on_gpu=on_gpu, n_batch=n_batch, limit=limit)
+            assert rows is not None
+            return rows
+        return self.patches // self.patches_per_row
 
     def compute_bytes(self, rows: int, *, on_gpu: bool) -> int:
         """The buffer of a picture of so many rows."""
@@ -86,7 +79,7 @@ class ProjectorShape(Struct, frozen=True):
         width = self.patch_width
         audio = self.audio_positions * self.audio_width
         mask = 0
-        if self.has_window_mask:
+        if self.kind.has_window_mask:
             mask = patches * patches * _MASK_BYTES
         return _FLOAT * (patches * width + audio) + mask
 
@@ -132,9 +125,7 @@ def from_header(projector: Header) -> ProjectorShape:
         patch_width=patch_width,
         patches=patches,
         patches_per_row=merge * merge,
-        most_rows=kind.most_rows,
-        has_window_mask=kind.has_window_mask,
-        is_in_one_pass=kind.is_in_one_pass,
+        kind=kind,
         row_width=_number(projector, "vision.projection_dim"),
         audio_positions=_AUDIO_POSITIONS if audio_embd else 0,
         audio_width=audio_width,

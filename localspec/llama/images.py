@@ -26,6 +26,7 @@ from localspec import install_hints
 from localspec.errors import EngineError, Hint, ModelFileError, UsageError
 from localspec.llama import library
 from localspec.llama.library import LOG, C
+from localspec.models.projector_kinds import KINDS, ORDINARY
 from localspec.sanitize import sanitize
 from localspec.spec import heartbeat
 from localspec.spec.picture_ids import list_row_ids, make_picture_id
@@ -40,24 +41,8 @@ LoadPixels = Callable[[], Pixels]
 
 MAX_STATE_BYTES = 256 * 2**20
 """Rows of pictures that are kept in RAM; a picture of 1,024 rows has 16 MiB or so."""
-_DEFAULT_ROWS_CPU = 1024
-_DEFAULT_ROWS_GPU = 4096
-_SCALING_KINDS = frozenset(
-    (
-        "gemma4uv", "gemma4v", "glm4v", "kimik25", "ling3vl", "muse-glimmer",
-        "qwen2.5vl_merger", "qwen2vl_merger", "qwen3vl_merger", "youtuvl",
-    )
-)  # fmt: skip
-"""Kinds that make more than `_DEFAULT_ROWS_CPU` rows of a large picture.
-
-The others are left alone: for a kind with a limit below that, llama.cpp would raise it.
-"""
-_NON_CAUSAL_KINDS = frozenset(("gemma4uv", "gemma4v"))
-"""Of the scaling kinds, those whose pictures must fit into one pass."""
 _LEAST_ROWS = 70
-"""What llama.cpp makes of a small picture with these kinds."""
-_UNSUPPORTED_KINDS = frozenset(("deepseek4v", "hunyuanvl"))
-"""Their rows depend on what is before the picture, which libmtmd is not shown."""
+"""What llama.cpp makes of a small picture that must fit into one pass."""
 _LARGE_SIDE = 4096
 """The side of a picture in pixels of which any kind makes its most rows."""
 _NODES_BETWEEN_CHECKS = 16
@@ -156,7 +141,8 @@ class Projector:
         """By picture, the one used last at the end: the states of its tiles by id."""
         self._state_bytes = 0
         self.handle: Any = None
-        if kind in _UNSUPPORTED_KINDS:
+        self._limits = KINDS.get(kind, ORDINARY)
+        if self._limits.why_refused:
             raise ModelFileError(
                 f"{path.name} is a projector of a kind ({kind}) that cannot be used here.",
                 Hint("Use {image_model=none}."),
@@ -189,11 +175,13 @@ class Projector:
         params.print_timings = False
         params.warmup = False  # It would encode a large picture.
         params.n_threads = target.n_threads_batch
-        limit = self._limit_rows(on_gpu=on_gpu, max_rows=max_rows)
+        limit = self._limits.limit_rows(
+            on_gpu=on_gpu, n_batch=target.n_batch, limit=max_rows
+        )
         if limit is not None:
             params.image_max_tokens = limit
             # A least number above the most makes rows without a limit.
-            if self.kind in _NON_CAUSAL_KINDS:
+            if self._limits.is_in_one_pass:
                 params.image_min_tokens = min(limit, _LEAST_ROWS)
         # A graph has no other hook by which it can be stopped.
         self._callback = C.ggml_backend_sched_eval_callback(self._on_node)
@@ -212,16 +200,6 @@ class Projector:
         self._width = int(C.llama_model_n_embd_inp(target.model.handle))
         self.sees = bool(self._mtmd.mtmd_support_vision(self.handle))
         self.hears = bool(self._mtmd.mtmd_support_audio(self.handle))
-
-    def _limit_rows(self, *, on_gpu: bool, max_rows: int | None) -> int | None:
-        """The most rows of a picture; None: what the file says."""
-        limit = max_rows
-        if limit is None and self.kind in _SCALING_KINDS:
-            limit = _DEFAULT_ROWS_GPU if on_gpu else _DEFAULT_ROWS_CPU
-        if self.kind in _NON_CAUSAL_KINDS:
-            n_batch = self._target.n_batch
-            limit = n_batch if limit is None else min(limit, n_batch)
-        return limit
 
     def _load_error(self) -> ModelFileError:
         reasons = LOG.errors() or ["llama.cpp gave no reason"]

@@ -11,12 +11,9 @@ from __future__ import annotations
 from localspec.errors import ModelFileError
 from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header
+from localspec.models.projector_kinds import find_kind, projector_kind
 from localspec.sanitize import sanitize
 
-_REFUSED_KINDS = {
-    "deepseek4v": "its rows depend on what is before a picture",
-    "hunyuanvl": "its rows depend on the number of the picture",
-}
 _ANOTHER_FILE = "Use the mmproj file of this model, from the same repository."
 _MAX_SIDE = 65_536
 _MAX_LAYERS = 512
@@ -30,11 +27,12 @@ def check_projector(projector: Header, name: str) -> None:
             f"{shown} is not a projector (mmproj): it is a model of its own.",
             _ANOTHER_FILE,
         )
-    kind = projector_kind(projector)
-    if kind in _REFUSED_KINDS:
+    why_refused = find_kind(projector).why_refused
+    if why_refused:
+        kind = projector_kind(projector)
         raise ModelFileError(
             f"{shown} is a projector of the kind {kind}, which cannot be used here: "
-            f"{_REFUSED_KINDS[kind]}.",
+            f"{why_refused}.",
             "Use another model that sees.",
         )
     for sense in ("vision", "audio"):
@@ -44,15 +42,6 @@ def check_projector(projector: Header, name: str) -> None:
                 raise ModelFileError(
                     f"{shown} has a damaged header: {problem}.", _ANOTHER_FILE
                 )
-
-
-def projector_kind(projector: Header) -> str:
-    """llama.cpp's name of its architecture, such as `gemma3`; that for pictures first."""
-    for key in ("projector_type", "vision.projector_type", "audio.projector_type"):
-        kind = projector.keys.get(f"clip.{key}")
-        if isinstance(kind, str) and kind:
-            return sanitize(kind, multiline=False)
-    return ""
 
 
 def _find_problem(projector: Header, sense: str) -> str:

@@ -9,21 +9,28 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from localspec.errors import EngineError, LocalspecError, ModelFileError, UsageError
+from localspec.fit import projector_shape
+from localspec.llama import images
 from localspec.llama.batch import LlamaBatch
 from localspec.llama.context import ContextCheckpoints, LlamaContext
 from localspec.llama.images import ImageRows, Projector, turn_upright
 from localspec.llama.library import C
 from localspec.machine.llama_params import ModelRole
+from localspec.models import projector_kinds
+from localspec.models.gguf import reader
+from localspec.models.projector_check import check_projector
 from localspec.spec import heartbeat
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.protocols import DecodeInterrupted, HiddenStates, Logits
 from tests.spec.test_mutants import plant
+from tests.support import ghost_projectors
 from tests.support.picture_prompts import (
     PICTURE_SETTINGS,
     PICTURES,
@@ -412,14 +419,88 @@ def test_a_damaged_projector_is_refused(
 
 
 def test_kinds_whose_rows_depend_on_the_text_are_refused(
-    vision_models: VisionModels,
+    vision_models: VisionModels, tmp_path: Path
 ) -> None:
+    """By the check of a header, and by the projector itself."""
     files = vision_models["gemma3"]
     role = ModelRole(PICTURE_SETTINGS, 8, 0)
+    refused = [name for name, kind in projector_kinds.KINDS.items() if kind.why_refused]
+    assert refused == ["deepseek4v", "hunyuanvl"]
     with closing(LlamaContext(files.model, role)) as context:
-        for kind in ("deepseek4v", "hunyuanvl"):
+        for kind in refused:
+            header = ghost_projectors.read_header(ghost_projectors.tiny(kind), tmp_path)
+            with pytest.raises(ModelFileError, match=kind):
+                check_projector(header, "mmproj.gguf")
             with pytest.raises(ModelFileError, match=kind):
                 Projector(files.projector, context, kind=kind)
+
+
+LIMITED_KINDS = [
+    name for name, kind in projector_kinds.KINDS.items() if not kind.why_refused
+]
+
+
+class FakeLibrary:
+    """libmtmd, which notes what it is told and loads nothing."""
+
+    def __init__(self) -> None:
+        self._mtmd = images.load_library()
+        self.told_rows: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mtmd, name)
+
+    def mtmd_init_from_file(self, _name: bytes, _model: Any, params: Any) -> None:
+        assert params.image_min_tokens <= params.image_max_tokens
+        self.told_rows.append(params.image_max_tokens)
+
+
+@pytest.mark.parametrize("kind", LIMITED_KINDS)
+def test_fit_counts_the_rows_that_llama_cpp_is_told(
+    vision_models: VisionModels,
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each kind of the table, by the kind that its file says."""
+    header = ghost_projectors.read_header(ghost_projectors.tiny(kind), tmp_path)
+    shape = projector_shape.from_header(header)
+    fake = FakeLibrary()
+    monkeypatch.setattr(images, "load_library", lambda: fake)
+    for n_batch, max_rows in product((512, 2048), (None, 300, 5000)):
+        settings = replace(PICTURE_SETTINGS, n_ubatch=n_batch, n_ctx=2048)
+        role = ModelRole(settings, 8, 0)
+        with closing(LlamaContext(vision_models["gemma3"].model, role)) as context:
+            assert context.n_batch == n_batch
+            for on_gpu in (False, True):
+                with pytest.raises(ModelFileError, match="gave no reason"):
+                    Projector(
+                        tmp_path / "mmproj.gguf",
+                        context,
+                        kind=projector_kinds.projector_kind(header),
+                        on_gpu=on_gpu,
+                        max_rows=max_rows,
+                    )
+                rows = shape.rows(on_gpu=on_gpu, n_batch=n_batch, limit=max_rows)
+                if shape.kind.most_rows:
+                    assert fake.told_rows.pop() == rows
+                else:  # Of one size.
+                    assert rows == (64 // 4) ** 2 // shape.patches_per_row
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("max_rows", [None, 100])
+def test_a_large_picture_has_the_rows_that_fit_counts(
+    vision_models: VisionModels, kind: str, max_rows: int | None
+) -> None:
+    """But for a few, as whole rows of patches do not fill every limit."""
+    shape = projector_shape.from_header(reader.read(vision_models[kind].projector))
+    with seeing_model(vision_models, kind, max_rows=max_rows) as model:
+        n_batch = model.context.n_batch
+        expected = shape.rows(on_gpu=False, n_batch=n_batch, limit=max_rows)
+        items = model.projector.items(noise(2000, 2000))
+    rows = max(item.n_rows for item in items if isinstance(item, ImageRows))
+    assert 0.9 * expected <= rows <= expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
