@@ -277,7 +277,10 @@ class GrammarState(Protocol):
         """All tokens that may come next."""
 
     def forced_tokens(self) -> list[int]:
-        """The next tokens of which each is the only one allowed, if that costs no search."""
+        """The next tokens, of which each has the only text that is allowed.
+
+        None where a search would be needed to know them.
+        """
 
     def advance(self, token: int) -> GrammarState:
         """The state after `token`, which must be allowed."""

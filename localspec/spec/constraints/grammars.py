@@ -100,6 +100,7 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._tokenizer: llguidance.LLTokenizer | None = None
+        self._twins: TwinTokens | None = None
 
     def start(self, grammar: str, json_schema: str) -> GrammarState:
         """The state before the first token, for whichever of the two is not empty.
@@ -125,7 +126,7 @@ class Grammars:
                 compiled = schema_to_grammar(_checked_schema(json_schema))
             matcher = make_matcher(tokenizer, compiled)
             _check_state(matcher, what)
-        return LlguidanceState(matcher)
+        return self._state(matcher)
 
     def start_call(
         self, schemas: Mapping[str, Any], before: str, after: str
@@ -146,7 +147,12 @@ class Grammars:
             if matcher.is_error():  # Together the schemas are too large.
                 matcher = self._match_calls(any_object, before, after)
             _check_state(matcher, _TOOLS)
-        return LlguidanceState(matcher)
+        return self._state(matcher)
+
+    def _state(self, matcher: llguidance.LLMatcher) -> LlguidanceState:
+        if self._twins is None:
+            self._twins = find_twin_tokens(self._vocabulary)
+        return LlguidanceState(matcher, self._twins)
 
     def _match_calls(
         self, schemas: Mapping[str, str], before: str, after: str
@@ -480,11 +486,34 @@ class _TokenizerInterface:
         return tokens
 
 
+TwinTokens = NDArray[np.int64]
+"""Tokens whose bytes an earlier token has, and that one: shape (n, 2)."""
+
+
+def find_twin_tokens(vocabulary: Vocabulary) -> TwinTokens:
+    """In an SPM vocabulary the letter `o` is a token, and so is the byte 6F.
+
+    They have the same text, so a grammar allows both or neither. llguidance's mask has
+    only one of them, and its test of a single token has both.
+    """
+    first_with: dict[bytes, int] = {}
+    pairs: list[tuple[int, int]] = []
+    for token in range(vocabulary.n_tokens):
+        piece = vocabulary.text_piece(token)
+        if not piece:
+            continue
+        first = first_with.setdefault(piece, token)
+        if first != token:
+            pairs.append((token, first))
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
 class LlguidanceState:
     """A `GrammarState`."""
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, twins: TwinTokens) -> None:
         self._matcher = matcher
+        self._twins = twins
         self._mask: NDArray[np.bool_] | None = None
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -515,12 +544,16 @@ class LlguidanceState:
             matcher = self._matcher.deep_copy()
             matcher.consume_token(token)
             _check_state(matcher)
-        return LlguidanceState(matcher)
+        return LlguidanceState(matcher, self._twins)
 
     def _computed_mask(self) -> NDArray[np.bool_]:
         if self._mask is None:
             with _translate_errors("grammar"):
                 bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
                 _check_state(self._matcher)
-            self._mask = np.unpackbits(bits, bitorder="little").astype(bool)
+            mask = np.unpackbits(bits, bitorder="little").astype(bool)
+            others, firsts = self._twins.T
+            np.logical_or.at(mask, firsts, mask[others])
+            mask[others] = mask[firsts]
+            self._mask = mask
         return self._mask

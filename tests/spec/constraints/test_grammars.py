@@ -213,6 +213,49 @@ def test_tokens_tested_alone_are_those_of_the_whole_mask(
             state = state.advance(int(rng.choice(allowed)))
 
 
+class SpmVocabulary:
+    """An end, a token for every byte, and then words: `a`, `b` and `"` are there twice."""
+
+    def __init__(self) -> None:
+        self._pieces = [b"", *(bytes([i]) for i in range(256)), b"a", b"ab", b"b", b'"']
+        self.n_tokens = len(self._pieces)
+        self.eos = 0
+
+    def is_eog(self, token: int) -> bool:
+        return token == self.eos
+
+    def text_piece(self, token: int) -> bytes:
+        return self._pieces[token]
+
+    def token_text(self, token: int) -> bytes:
+        return self._pieces[token] or b"</s>"
+
+    def tokenize_plain(self, data: bytes) -> list[int]:
+        return [1 + byte for byte in data]
+
+
+def test_tokens_of_the_same_bytes_are_allowed_together_however_they_are_tested() -> (
+    None
+):
+    """Else a drafted token is refused that plain decoding takes, or the other way round."""
+    vocabulary = SpmVocabulary()
+    grammars = Grammars(vocabulary)
+    every = np.arange(vocabulary.n_tokens)
+    for grammar, schema in (
+        ('root ::= "\\"" [ab]* "\\""', ""),
+        ("", '{"type": "string"}'),
+    ):
+        state = grammars.start(grammar, schema)
+        for text in (b'"', b"a", b"b", b"a"):
+            alone = [bool(state.allows(every[i : i + 1])[0]) for i in every]
+            allowed = np.isin(every, state.allowed_tokens())
+            assert alone == allowed.tolist()
+            same = [i for i in every if vocabulary.text_piece(int(i)) == text]
+            assert len(same) == 2
+            assert allowed[same].all()
+            state = state.advance(same[1])
+
+
 def test_control_tokens_are_never_text_and_a_state_is_not_changed_by_what_follows(
     vocabulary: LlamaVocab, grammars: Grammars
 ) -> None:
@@ -600,7 +643,7 @@ def test_without_llguidance_the_error_says_what_to_install(
         assert error.value.hint.endswith(install_command("llguidance"))
 
 
-def test_forced_tokens_are_the_only_ones_allowed(
+def test_forced_tokens_are_the_only_text_that_is_allowed(
     vocabulary: LlamaVocab, grammars: Grammars
 ) -> None:
     state = grammars.start("", json.dumps(FLAT | {"required": ["name", "age"]}))
@@ -608,7 +651,8 @@ def test_forced_tokens_are_the_only_ones_allowed(
     n_forced = 0
     for _ in range(60):
         for token in state.forced_tokens():
-            assert state.allowed_tokens().tolist() == [token]
+            allowed_texts = map(vocabulary.text_piece, state.allowed_tokens().tolist())
+            assert set(allowed_texts) == {vocabulary.text_piece(token)}
             state = state.advance(token)
             n_forced = n_forced + 1
         allowed = state.allowed_tokens()
