@@ -253,7 +253,7 @@ def test_tokens_of_the_same_bytes_are_allowed_together_however_they_are_tested()
             same = [i for i in every if vocabulary.text_piece(int(i)) == text]
             assert len(same) == 2
             assert allowed[same].all()
-            state = state.advance(same[1])
+            state = state.advance(int(same[1]))
 
 
 def test_control_tokens_are_never_text_and_a_state_is_not_changed_by_what_follows(
