@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from localspec.chat.conversation import Attachment
+from localspec.chat.conversation import Attachment, PictureAttachment
 from localspec.chat.front_end import CommandResult
 from localspec.chat.session import ChatSession
 from localspec.documents.document import Document, PartRange, PartSelection
-from localspec.documents.reading import FileRequest
+from localspec.documents.reading import FileRequest, Scan, ScannedDocumentError
+from localspec.errors import UsageError
+from localspec.launch import sight
+from localspec.models.pictures import MAX_REQUEST_PICTURES
 from localspec.sanitize import sanitize
 from localspec.units import count, short_count
 
@@ -154,3 +157,44 @@ def suggest_parts(
         f"Choose {unit}s, such as {unit}s 1-{last}; all attaches everything."
     )
     return CommandResult(" ".join(sentences), f"{command} {unit}s 1-{last}")
+
+
+# --- scans
+
+
+def name_seeing_models(error: ScannedDocumentError) -> ScannedDocumentError:
+    """The error for a model that does not see; it takes a moment to find others."""
+    return ScannedDocumentError(error.message, sight.add_seeing_models(error.hint))
+
+
+def load_scan(session: ChatSession, scan: Scan) -> list[PictureAttachment]:
+    """The pages as pictures that can be added to the next question.
+
+    Raises UsageError if there is no room for all of them.
+    """
+    n_free = MAX_REQUEST_PICTURES - len(session.pending_pictures)
+    if len(scan.pictures) > n_free:
+        raise UsageError(
+            f"A message has at most {MAX_REQUEST_PICTURES} pictures; "
+            f"{scan.name} adds {len(scan.pictures)}.",
+            "Send the others first, or choose fewer pages.",
+        )
+    return [session.pictures.add(picture) for picture in scan.pictures]
+
+
+def ask_about_scan(
+    session: ChatSession, scan: Scan, pictures: Sequence[PictureAttachment]
+) -> str:
+    """The question whether to send the pages as pictures, and what they cost."""
+    pages = count(len(scan.numbers), "page")
+    costs = [session.picture_costs.get(each.sha256) for each in pictures]
+    n_rows = sum(cost.n_rows for cost in costs if cost is not None)
+    shown = "a picture" if len(scan.numbers) == 1 else "pictures"
+    size = f"{pages} as {shown}"
+    if n_rows and None not in costs:
+        left = session.tokens_left
+        tokens = count_short(n_rows, "token")
+        size = f"{size}, {tokens}"
+        if left is not None:
+            size = f"{size}, {short_count(max(0, left))} left"
+    return f"{scan.name} has no text: it is a scan. Attach {size}?"

@@ -18,9 +18,15 @@ from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
 from localspec.cli import report_printer, terminal
 from localspec.cli.answer_printer import OutputStyle
-from localspec.documents.reading import FileRequest, read_file
+from localspec.documents.reading import (
+    FileRequest,
+    ScannedDocumentError,
+    read_file,
+    read_scanned_file,
+)
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
+from localspec.launch import Engine
 from localspec.protocol.events import EngineReady
 from localspec.report.answer_stats import AnswerStats, format_stats
 from localspec.report.lines import Line
@@ -46,6 +52,10 @@ _LOG_LINES = 12
 _MAX_LISTED_PARTS = 15
 
 
+def _decline(_: str) -> bool:
+    return False
+
+
 class PendingTurn(Struct, frozen=True):
     """A turn that the loop is to start, and answer."""
 
@@ -63,6 +73,9 @@ class LinearFrontEnd:
         self.style = style
         self.tokens_marked = mark_tokens
         self.ready: EngineReady | None = None
+        self.engine: Engine | None = None
+        self.confirm: Callable[[str], bool] = _decline
+        """Asks the user; the loop knows how."""
         self.last_answer: AnswerStats | None = None
         self.has_quit = False
         self._initial_text = ""
@@ -157,7 +170,11 @@ class LinearFrontEnd:
 
     def read_document(self, request: FileRequest) -> None:
         session = self.session
-        document = read_file(request)
+        try:
+            document = read_file(request)
+        except ScannedDocumentError as error:
+            self._offer_scan(request, error)
+            return
         if not document_attachment.needs_choice(session, request, document):
             result = document_attachment.attach(session, document)
             self.show_result(result, turns_changed=False)
@@ -166,6 +183,23 @@ class LinearFrontEnd:
             self._list_parts(document_attachment.list_parts(session, document))
         result = document_attachment.suggest_parts(session, request, document)
         self.show_result(result, turns_changed=False)
+
+    def _offer_scan(self, request: FileRequest, error: ScannedDocumentError) -> None:
+        """Raises the error if the model does not see."""
+        session = self.session
+        if session.loaded is None or not session.loaded.sees:
+            raise document_attachment.name_seeing_models(error)
+        scan = read_scanned_file(request)
+        pictures = document_attachment.load_scan(session, scan)
+        if self.engine is not None:
+            session.picture_costs |= session.count_pictures(self.engine, pictures)
+        question = document_attachment.ask_about_scan(session, scan, pictures)
+        if not self.confirm(question):
+            self.print_line(f"{scan.name} is not attached.")
+            return
+        for picture in pictures:
+            session.add_picture(picture)
+        self.print_line(f"Attached to your next message: {scan.label}.")
 
     def _list_parts(self, parts: Sequence[DocumentPart]) -> None:
         for part in parts[:_MAX_LISTED_PARTS]:

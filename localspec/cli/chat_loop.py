@@ -77,6 +77,7 @@ class ChatLoop:
     ) -> None:
         self._launch_options = launch_options
         self._front_end = front_end
+        front_end.confirm = self._confirm
         self._load_engine = load_engine
         self.session = front_end.session
         self._print = front_end.print_line
@@ -125,6 +126,7 @@ class ChatLoop:
             )
         self._engine = engine
         self._front_end.ready = engine.ready
+        self._front_end.engine = engine
         self._loaded_key = session.load_key
         session.attach_engine(engine, raw=options.raw, template=options.template)
         self._write_event(engine.ready)
@@ -135,6 +137,7 @@ class ChatLoop:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+            self._front_end.engine = None
 
     def _load_if_changed(
         self, last_pair: ResolvedPair, last_settings: ChatSettings
@@ -189,6 +192,16 @@ class ChatLoop:
                 self._front_end.read_document(request)
             except LocalspecError as error:
                 self._print_error(error)
+
+    def _confirm(self, question: str) -> bool:
+        self._front_end.keep_typed_text(self._typing.take_typed())
+        with self._typing.shown():
+            self._print(f"{question} Type y or n, and Enter:")
+            try:
+                answer = sys.stdin.readline()
+            except KeyboardInterrupt:
+                return False
+        return answer.strip().lower() in ("y", "yes")
 
     def _describe_pair(self) -> str:
         session = self.session

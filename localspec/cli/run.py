@@ -28,7 +28,7 @@ from localspec.chat.conversation import (
     Turn,
     format_question,
 )
-from localspec.chat.document_attachment import count_short
+from localspec.chat.document_attachment import count_short, name_seeing_models
 from localspec.chat.history import (
     ChatHistory,
     SavedChat,
@@ -48,7 +48,14 @@ from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
 from localspec.cli.load_display import LoadDisplay
 from localspec.cli.options import CommandArguments
 from localspec.documents.document import Document
-from localspec.documents.reading import FileRequest, parse_file_request, read_file
+from localspec.documents.reading import (
+    FileRequest,
+    Scan,
+    ScannedDocumentError,
+    parse_file_request,
+    read_file,
+    read_scanned_file,
+)
 from localspec.errors import (
     LocalspecError,
     PromptTooLongError,
@@ -63,7 +70,7 @@ from localspec.models.pictures import (
     load_picture,
 )
 from localspec.protocol.events import EngineReady, GenerationFinished, encode
-from localspec.protocol.wire import GenerateCommand
+from localspec.protocol.wire import CountCommand, GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
 from localspec.units import count, size_limit
@@ -120,6 +127,9 @@ class TypedPrompt(Struct, frozen=True):
     text: str
     documents: tuple[Document, ...] = ()
     pictures: tuple[PictureData, ...] = ()
+    """Also the pages of scans."""
+    scan: ScannedDocumentError | None = None
+    """The error of the first scan, for a model that does not see."""
 
     @property
     def attachments(self) -> list[Attachment]:
@@ -167,12 +177,18 @@ def command(model: str | None, **given: Any) -> int:
     saved_chat = _resume_chat(is_chat, arguments.chat)
     text = "" if is_chat else _read_prompt(arguments.prompt, quiet=arguments.quiet)
     _check_exclusive(arguments)
-    documents: tuple[Document, ...] = ()
+    files = _PromptFiles()
     if not is_chat:
-        documents = tuple(map(read_file, requests))
+        files = _read_files(requests, arguments)
         if not arguments.quiet:
-            _show_documents(documents)
-    pictures = _load_pictures(arguments.images)
+            _show_documents(files)
+    pictures = [*_load_pictures(arguments.images), *files.pictures]
+    if len(pictures) > MAX_REQUEST_PICTURES:
+        raise UsageError(
+            f"A prompt has at most {MAX_REQUEST_PICTURES} pictures, and the files have "
+            f"{len(pictures)}.",
+            "Choose pages, for example: --file 'scan.pdf pages 1-3'",
+        )
     if arguments.preset and not arguments.system:
         system = presets.find(arguments.preset).system or ""
         arguments = replace(arguments, system=system)
@@ -192,12 +208,48 @@ def command(model: str | None, **given: Any) -> int:
         if is_chat:
             attached = ChatAttachments(requests, pictures)
             return _run_chat(pair, saved_chat, events_file, arguments, attached)
-        prompt = TypedPrompt(text, documents, tuple(pictures))
+        prompt = TypedPrompt(text, files.documents, tuple(pictures), files.scan_error)
         return _run_once(pair, prompt, events_file, arguments)
 
 
-def _show_documents(documents: Sequence[Document]) -> None:
-    for document in documents:
+class _PromptFiles(Struct, frozen=True):
+    """What `--file` has given for one answer."""
+
+    documents: tuple[Document, ...] = ()
+    scans: tuple[Scan, ...] = ()
+    scan_error: ScannedDocumentError | None = None  # Of the first of them.
+
+    @property
+    def pictures(self) -> list[PictureData]:
+        return list(itertools.chain.from_iterable(scan.pictures for scan in self.scans))
+
+
+def _read_files(
+    requests: Sequence[FileRequest], arguments: RunArguments
+) -> _PromptFiles:
+    """Reads a scan as pictures, unless the options leave no way to show them."""
+    has_sight = arguments.options["image_model"] != launch.NO_PROJECTOR
+    documents: list[Document] = []
+    scans: list[Scan] = []
+    first_error: ScannedDocumentError | None = None
+    for request in requests:
+        try:
+            documents.append(read_file(request))
+        except ScannedDocumentError as error:
+            if arguments.raw or not has_sight:
+                raise
+            scans.append(read_scanned_file(request))
+            first_error = first_error or error
+    return _PromptFiles(tuple(documents), tuple(scans), first_error)
+
+
+def _show_documents(files: _PromptFiles) -> None:
+    for scan in files.scans:
+        pages = count(len(scan.pictures), "page")
+        terminal.notify(
+            f"{scan.name} has no text: the model gets {pages} of it as pictures."
+        )
+    for document in files.documents:
         n_bytes = len(document.text.encode("utf-8", "replace"))
         tokens = count_short(ceil(n_bytes / BYTES_PER_TOKEN), "token")
         parts = [document.label, document.note, f"about {tokens}"]
@@ -344,6 +396,8 @@ def _run_once(
         changed["image_model"] = launch.NO_PROJECTOR  # Nothing is there to be seen.
     load_request = _build_load_request(pair, arguments, changed)
     if prompt.pictures and load_request.load.projector is None:
+        if prompt.scan is not None:
+            raise name_seeing_models(prompt.scan)
         raise sight.no_sight_error(pair.names().target, pair.portable_refs[0])
     with LoadDisplay(quiet=arguments.quiet) as loading:
         engine = launch.start_engine(load_request, notify=loading.show)
@@ -367,7 +421,11 @@ def _run_once(
         )
         if prompt.pictures:
             sight.require_sight(engine.ready)
+            without = request
             request = _add_pictures(request, prompt.pictures)
+            if prompt.scan is not None and not arguments.quiet:
+                n_rows = _count_prompt(engine, request) - _count_prompt(engine, without)
+                terminal.notify(f"The pictures take {count_short(n_rows, 'token')}.")
         printer = AnswerPrinter(
             arguments.output_style,
             engine.ready,
@@ -400,6 +458,11 @@ def _add_pictures(
     *earlier, question = request.messages
     question = replace(question, images=tuple(map(sight.put_picture, pictures)))
     return replace(request, messages=(*earlier, question))
+
+
+def _count_prompt(engine: launch.Engine, request: GenerateCommand) -> int:
+    command = CountCommand(messages=request.messages, template=request.template)
+    return engine.count(command)
 
 
 def _stream_answer(

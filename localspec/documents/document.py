@@ -161,6 +161,20 @@ class Document(Struct, frozen=True, kw_only=True):
         )
 
 
+class ScannedPage(Struct, frozen=True):
+    """A page that is a JPEG; its EXIF data says how it is turned."""
+
+    number: int
+    data: bytes
+
+
+class ScannedPages(Struct, frozen=True):
+    """Pages of a PDF without text, as its reader found them."""
+
+    n_pages: int  # Of the whole document.
+    pages: tuple[ScannedPage, ...]
+
+
 def make_text_document(name: str, text: str, note: str = "") -> Document:
     """A document of lines."""
     lines = tuple(text.split("\n"))

@@ -35,7 +35,7 @@ def read(
     name: str, data: bytes, selection: PartSelection | None, report: ReportProgress
 ) -> Document:
     """Raises UnreadableDocumentError, and whatever pypdf raises for damaged files."""
-    reader = _open(data)
+    reader = open_pdf(data)
     pages = reader.pages
     n_pages = len(pages)
     if not n_pages:
@@ -77,7 +77,8 @@ def read(
     )
 
 
-def _open(data: bytes) -> pypdf.PdfReader:
+def open_pdf(data: bytes) -> pypdf.PdfReader:
+    """Raises UnreadableDocumentError for one that needs a password."""
     from pypdf import PasswordType, PdfReader  # noqa: PLC0415  an optional package
     from pypdf.errors import DependencyError  # noqa: PLC0415
 

@@ -12,6 +12,8 @@ MAX_CHARACTERS = 8_000_000
 """Of a document's text, about 2 million tokens."""
 MAX_UNPACKED_BYTES = 256 * 1024 * 1024
 """Of all files in an archive together. 64 MB of XML are some 5,000 pages."""
+MAX_SCANNED_BYTES = 64 * 1024 * 1024
+"""Of the pictures of a scan together; pages may all be the same one."""
 MAX_DEPTH = 400
 """Elements within each other."""
 

@@ -24,12 +24,14 @@ from localspec.documents.document import (
     Document,
     PartSelection,
     PartUnit,
+    ScannedPages,
+    format_numbers,
     make_text_document,
     parse_ranges,
 )
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.install_hints import DOCUMENT_PACKAGES, install_command
-from localspec.models.pictures import is_picture_name
+from localspec.models.pictures import PictureData, accept_picture, is_picture_name
 from localspec.protocol.json_values import from_json, parse_object
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
@@ -83,6 +85,24 @@ class ScannedDocumentError(UsageError):
     """A PDF whose pages are pictures: a model that sees may read those."""
 
 
+class Scan(Struct, frozen=True):
+    """Pages of a PDF that are pictures, without those that are blank."""
+
+    name: str
+    n_pages: int  # Of the whole document.
+    numbers: tuple[int, ...]
+    pictures: tuple[PictureData, ...]
+    """One for each number."""
+
+    @property
+    def label(self) -> str:
+        """`3 pages of scan.pdf`, or `pages 3-5 of scan.pdf`."""
+        if len(self.numbers) == self.n_pages:
+            return f"{count(self.n_pages, 'page')} of {self.name}"
+        unit = "page" if len(self.numbers) == 1 else "pages"
+        return f"{unit} {format_numbers(self.numbers)} of {self.name}"
+
+
 def parse_file_request(typed: str) -> FileRequest:
     """A path, and what to read of it: `report.pdf pages 3-10`, `page.html source`.
 
@@ -127,8 +147,27 @@ def _parse_selection(unit: str, numbers: str) -> PartSelection:
 def read_file(request: FileRequest) -> Document:
     """The document, or those of its parts that the request names.
 
-    Raises LocalspecError if it cannot be read, which takes up to `READ_SECONDS`.
+    Raises LocalspecError if it cannot be read, which takes up to `READ_SECONDS`:
+    ScannedDocumentError if a model that sees may read it, by `read_scanned_file`.
     """
+    data, kind = _load_file(request)
+    if request.as_source:
+        kind = "text"
+    return read_data(data, _name_file(request), kind, request.selection)
+
+
+def read_scanned_file(request: FileRequest) -> Scan:
+    """The pages that are pictures. Raises LocalspecError, as for `read_file`."""
+    data, _ = _load_file(request)
+    return read_scan(data, _name_file(request), request.selection)
+
+
+def _name_file(request: FileRequest) -> str:
+    return sanitize(PurePath(request.path).name, multiline=False)
+
+
+def _load_file(request: FileRequest) -> tuple[bytes, FileKind]:
+    """The bytes of a file, and one more than may be read if there are too many."""
     name = sanitize(request.path, multiline=False)
     path = Path(os.path.expanduser(request.path))
     hint = "Check the path."
@@ -144,10 +183,7 @@ def read_file(request: FileRequest) -> Document:
         raise NotFoundError(f"There is no file {name}.", hint) from error
     except (OSError, ValueError) as error:
         raise StorageError(f"{name} cannot be read: {error}.", hint) from error
-    if request.as_source:
-        kind = "text"
-    shown_name = sanitize(path.name, multiline=False)
-    return read_data(data, shown_name, kind, request.selection)
+    return data, kind
 
 
 def find_kind(data: bytes, name: str, media_type: str = "") -> FileKind:
@@ -206,17 +242,12 @@ def read_data(
 
     Raises LocalspecError: StorageError also if `processes` were stopped.
     """
-    max_bytes = MAX_TEXT_BYTES if kind == "text" else MAX_DOCUMENT_BYTES
-    if len(data) > max_bytes:
-        what = "text file" if kind == "text" else "document"
-        raise UsageError(
-            f"{name} is too large.",
-            f"Give the path of a {what} of up to {size_limit(max_bytes)}.",
-        )
+    _check_length(data, name, kind)
     if kind == "old office":
         raise UsageError(*_describe_old_office(name, data))
     if kind != "text":
-        return _read_in_child(data, name, kind, selection, processes)
+        reply = _read_in_child(data, name, kind, selection, processes)
+        return from_json(Document, reply["document"])
     try:
         text, note = decode_text(data)
     except ValueError as error:
@@ -229,6 +260,37 @@ def read_data(
         note = f"{note} (it is not UTF-8)"
     document = make_text_document(name, text, note)
     return document if selection is None else document.select(selection)
+
+
+def read_scan(
+    data: bytes,
+    name: str,
+    selection: PartSelection | None = None,
+    processes: ReadingProcesses = _own_processes,
+) -> Scan:
+    """The pages of a PDF for which `read_data` has raised ScannedDocumentError.
+
+    Raises LocalspecError, also for pages that are no pictures that can be shown.
+    """
+    _check_length(data, name, "pdf")
+    reply = _read_in_child(data, name, "scan", selection, processes)
+    read = from_json(ScannedPages, reply["scan"])
+    pictures = []
+    for page in read.pages:
+        shown = f"{name}, page {page.number}"
+        pictures.append(accept_picture(page.data, shown))
+    numbers = tuple(page.number for page in read.pages)
+    return Scan(name, read.n_pages, numbers, tuple(pictures))
+
+
+def _check_length(data: bytes, name: str, kind: FileKind) -> None:
+    max_bytes = MAX_TEXT_BYTES if kind == "text" else MAX_DOCUMENT_BYTES
+    if len(data) > max_bytes:
+        what = "text file" if kind == "text" else "document"
+        raise UsageError(
+            f"{name} is too large.",
+            f"Give the path of a {what} of up to {size_limit(max_bytes)}.",
+        )
 
 
 def _describe_old_office(name: str, data: bytes) -> tuple[str, str]:
@@ -247,11 +309,12 @@ def _describe_old_office(name: str, data: bytes) -> tuple[str, str]:
 def _read_in_child(
     data: bytes,
     name: str,
-    kind: FileKind,
+    kind: FileKind | Literal["scan"],
     selection: PartSelection | None,
     processes: ReadingProcesses,
-) -> Document:
-    if kind == "pdf" and importlib.util.find_spec("pypdf") is None:
+) -> dict[str, Any]:
+    """The last line that the child wrote: `document` or `scan`."""
+    if kind in ("pdf", "scan") and importlib.util.find_spec("pypdf") is None:
         raise UsageError(
             "PDF files need one more package: pypdf.",
             f"Install it: {install_command(*DOCUMENT_PACKAGES)}",
@@ -269,8 +332,8 @@ def _read_in_child(
     reply: dict[str, Any] = {}
     for line in lines:
         reply = line
-    if "document" in reply:
-        return from_json(Document, reply["document"])
+    if "document" in reply or "scan" in reply:
+        return reply
     if "problem" in reply:
         problem = sanitize(str(reply["problem"]), multiline=False)
         hint = sanitize(str(reply.get("hint", "")), multiline=False)

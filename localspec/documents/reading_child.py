@@ -1,7 +1,8 @@
 """The child process that reads one untrusted document, with limits.
 
 It reads a line of JSON on stdin and then the file's bytes. It writes lines of JSON: how
-many parts it has read so far, and at last the document, or what is wrong with it.
+many parts it has read so far, and at last the document, the pictures of a scan, or what
+is wrong with it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from localspec import child_process
-from localspec.documents.document import Document, PartSelection
+from localspec.documents.document import PartSelection
 from localspec.documents.reader_limits import UnreadableDocumentError
 from localspec.errors import UsageError
 from localspec.protocol.json_values import from_json, parse_object
@@ -51,7 +52,7 @@ def main() -> None:
         write({"unit": unit, "n_read": n_read, "n_parts": n_parts})
 
     try:
-        document = _read(request, data, report)
+        reply = _read(request, data, report)
     except UnreadableDocumentError as error:
         refusal: dict[str, Any] = {"problem": error.problem, "hint": error.hint}
         write(refusal | {"is_scan": error.is_scan})
@@ -70,19 +71,26 @@ def main() -> None:
             }
         )
     else:
-        write({"document": to_builtins(document)})
+        write(reply)
     os._exit(0)
 
 
-def _read(request: dict[str, Any], data: bytes, report: Any) -> Document:
+def _read(request: dict[str, Any], data: bytes, report: Any) -> dict[str, Any]:
+    """The last line of the reply."""
     name = str(request["name"])
     selection: PartSelection | None = None
     if request["selection"] is not None:
         selection = from_json(PartSelection, request["selection"])
+    if request["kind"] == "scan":
+        from localspec.documents import scan_reader  # noqa: PLC0415  one of the readers
+
+        pages = scan_reader.read(name, data, selection, report)
+        return {"scan": to_builtins(pages)}
     if request["kind"] == "pdf":
         from localspec.documents import pdf_reader  # noqa: PLC0415  one of the readers
 
-        return pdf_reader.read(name, data, selection, report)
+        document = pdf_reader.read(name, data, selection, report)
+        return {"document": to_builtins(document)}
     if request["kind"] == "html":
         from localspec.documents import html_reader  # noqa: PLC0415
 
@@ -91,7 +99,9 @@ def _read(request: dict[str, Any], data: bytes, report: Any) -> Document:
         from localspec.documents import zip_readers  # noqa: PLC0415
 
         document = zip_readers.read(name, data)
-    return document if selection is None else document.select(selection)
+    if selection is not None:
+        document = document.select(selection)
+    return {"document": to_builtins(document)}
 
 
 if __name__ == "__main__":

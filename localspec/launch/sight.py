@@ -79,6 +79,14 @@ def find_seeing_models() -> list[str]:
     return [sanitize(each, multiline=False) for each in found]
 
 
+def add_seeing_models(hint: str) -> str:
+    """A hint for what a model that sees could read; it takes a moment to find some."""
+    names = find_seeing_models()
+    if not names:
+        return hint
+    return f"{hint} Or use a model that sees: {', '.join(names)}."
+
+
 def _is_listed_as_seeing(reference: str) -> bool:
     with suppress(LocalspecError):
         entry = model_lookup.resolve(reference).target.catalog_model

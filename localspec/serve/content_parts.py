@@ -63,7 +63,8 @@ def join_parts(
     was_line = False
     for i, part in enumerate(content):
         read = read_part(part, f"{param}[{i}]", pictures, is_asked=is_asked)
-        is_line = part.type not in _TEXTS and not read.images
+        is_picture = part.type in PICTURE_PARTS and bool(read.images)
+        is_line = part.type not in _TEXTS and not is_picture
         if pieces and (is_line or was_line) and not pieces[-1].endswith("\n"):
             pieces.append("\n")
         pieces.append(read.text)
@@ -92,7 +93,8 @@ def read_part(
     try:
         document = find_document(part, param)
         if document is not None:
-            return MessageContent(without_marks(read_document(document)))
+            read = read_document(document, pictures)
+            return MessageContent(read.text, read.images)
     except ApiError:
         if is_asked:
             raise

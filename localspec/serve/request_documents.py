@@ -1,4 +1,4 @@
-"""Documents in requests: a file in base64 becomes its text.
+"""Documents in requests: a file in base64 becomes its text, or the pictures of a scan.
 
 They are Anthropic's `document` blocks and OpenAI's parts `file` and `input_file`. A
 document stays in its chat, which comes anew with each request, so what was read is kept
@@ -16,16 +16,28 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from localspec.documents.document import Document
-from localspec.documents.reading import ReadingProcesses, find_kind, read_data
+from localspec.documents.reading import (
+    FileKind,
+    ReadingProcesses,
+    Scan,
+    ScannedDocumentError,
+    find_kind,
+    read_data,
+    read_scan,
+)
 from localspec.errors import LocalspecError, UsageError
+from localspec.launch import sight
+from localspec.models.pictures import PICTURE_MARK, without_marks
+from localspec.protocol.wire import PictureRef
 from localspec.sanitize import sanitize
 from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.json_bodies import to_unicode
+from localspec.serve.request_pictures import RequestPictures
 from localspec.serve.requests import ContentPart
 
 MAX_DOCUMENTS = 20  # In a request.
@@ -124,8 +136,17 @@ def _to_text(value: Any) -> str:
     return to_unicode(value) if isinstance(value, str) else ""
 
 
-def read_document(given: EncodedDocument) -> str:
-    """The document's text below its name. Raises ApiError; takes up to half a minute."""
+class DocumentContent(Struct, frozen=True):
+    text: str
+    images: tuple[PictureRef, ...] = ()
+    """Pages of a scan, of which each has a `PICTURE_MARK` in the text, in their order."""
+
+
+def read_document(given: EncodedDocument, pictures: RequestPictures) -> DocumentContent:
+    """The document's text below its name, or its pages if it is a scan.
+
+    Raises ApiError; takes up to half a minute, and twice that for a scan.
+    """
     media_type = given.media_type
     encoded = given.data
     data_url = _DATA_URL.match(encoded)
@@ -137,11 +158,25 @@ def read_document(given: EncodedDocument) -> str:
     except (binascii.Error, ValueError):
         raise invalid(given.param, "it is not base64") from None
     name = sanitize(given.name[:_MAX_NAME], multiline=False)
-    document = _kept.read(data, name, media_type)
-    if isinstance(document, LocalspecError):
-        problem = f"{document.message} {document.hint}".strip()
+    found: Document | Scan | LocalspecError
+    found = _kept.read(data, name, find_kind(data, name, media_type))
+    if isinstance(found, ScannedDocumentError):
+        if pictures.sees:
+            found = _kept.read(data, name, "scan")
+        else:
+            hint = sight.add_seeing_models(found.hint)
+            found = ScannedDocumentError(found.message, hint)
+    if isinstance(found, LocalspecError):
+        problem = f"{found.message} {found.hint}".strip()
         raise ApiError(400, f"{given.param}: {problem}", param=given.param)
-    return "\n".join([*given.heads, document.text])
+    if isinstance(found, Document):
+        text = "\n".join([*given.heads, found.text])
+        return DocumentContent(without_marks(text))
+    lines = list(map(without_marks, given.heads))
+    for number in found.numbers:
+        lines += (f"[Page {number}]", PICTURE_MARK)
+    images = pictures.take_pages(found.pictures, given.param)
+    return DocumentContent("\n".join(lines), images)
 
 
 class _KeptDocuments:
@@ -149,22 +184,25 @@ class _KeptDocuments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Document | LocalspecError] = OrderedDict()
+        self._kept: OrderedDict[str, Document | Scan | LocalspecError] = OrderedDict()
         self._n_characters = 0
 
     def read(
-        self, data: bytes, name: str, media_type: str
-    ) -> Document | LocalspecError:
-        kind = find_kind(data, name, media_type)
+        self, data: bytes, name: str, kind: FileKind | Literal["scan"]
+    ) -> Document | Scan | LocalspecError:
         digest = hashlib.sha256(data).hexdigest()
         key = f"{kind} {digest} {name}"
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        found: Document | LocalspecError
+        found: Document | Scan | LocalspecError
+        processes = _processes.get(_unserved)
         try:
-            found = read_data(data, name, kind, processes=_processes.get(_unserved))
+            if kind == "scan":
+                found = read_scan(data, name, processes=processes)
+            else:
+                found = read_data(data, name, kind, processes=processes)
         except UsageError as error:
             found = error
         except LocalspecError as error:
@@ -173,7 +211,7 @@ class _KeptDocuments:
             self._keep(key, found)
         return found
 
-    def _keep(self, key: str, found: Document | LocalspecError) -> None:
+    def _keep(self, key: str, found: Document | Scan | LocalspecError) -> None:
         if key in self._kept:
             return
         self._kept[key] = found
@@ -185,9 +223,12 @@ class _KeptDocuments:
             self._n_characters -= _count_characters(oldest)
 
 
-def _count_characters(found: Document | LocalspecError) -> int:
+def _count_characters(found: Document | Scan | LocalspecError) -> int:
+    """A byte of a picture counts as a character."""
     if isinstance(found, LocalspecError):
         return 0
+    if isinstance(found, Scan):
+        return sum(len(each.data) for each in found.pictures)
     return sum(map(len, found.parts))
 
 

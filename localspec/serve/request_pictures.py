@@ -6,16 +6,19 @@ import base64
 import hashlib
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
 from msgspec import Struct
 
 from localspec.errors import PictureError
+from localspec.launch import sight
 from localspec.models.pictures import (
     MAX_BYTES,
     MAX_REQUEST_PICTURES,
     PICTURE_FILES,
+    PictureData,
     accept_picture,
 )
 from localspec.protocol.wire import PictureRef
@@ -30,6 +33,7 @@ _NAME = "the picture"
 _MAX_ENCODED = MAX_BYTES * 4 // 3 + 1024
 _BLANKS = re.compile(r"\s+")
 _KEPT_CONVERSIONS = 64
+_TOO_MANY = f"a request has at most {MAX_REQUEST_PICTURES} pictures"
 
 
 class RequestPictures:
@@ -51,14 +55,22 @@ class RequestPictures:
         encoded = _find_encoded(part, param)
         self._n_taken += 1
         if self._n_taken > MAX_REQUEST_PICTURES:
-            problem = f"a request has at most {MAX_REQUEST_PICTURES} pictures"
-            raise TooManyPicturesError(param, problem)
+            raise TooManyPicturesError(param, _TOO_MANY)
         data = _decode(encoded.text, encoded.field)
         try:
             return _CONVERSIONS.accept(data)
         except PictureError as error:
             problem = f"{error.message} {error.hint}".strip()
             raise invalid(encoded.field, problem) from None
+
+    def take_pages(
+        self, pages: Sequence[PictureData], param: str
+    ) -> tuple[PictureRef, ...]:
+        """The pages of a scan. Raises ApiError if there is no room for all of them."""
+        if self._n_taken + len(pages) > MAX_REQUEST_PICTURES:
+            raise invalid(param, f"{_TOO_MANY}, and a scan has one for each page")
+        self._n_taken += len(pages)
+        return tuple(map(sight.put_picture, pages))
 
 
 class TooManyPicturesError(ApiError):

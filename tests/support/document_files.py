@@ -29,8 +29,19 @@ def make_zip(
 # --- PDF
 
 
-def make_pdf(pages: Sequence[str | bytes], *, compress: bool = True) -> bytes:
-    """A PDF with a page for each text; a page of bytes is a JPEG's, as of a scan."""
+def make_pdf(
+    pages: Sequence[str | bytes],
+    *,
+    compress: bool = True,
+    matrix: str = "612 0 0 792 0 0",
+    rotate: int = 0,
+    filters: str = "/DCTDecode",
+    draws: str = "/Im0 Do",
+) -> bytes:
+    """A PDF with a page for each text; a page of bytes is a JPEG's, as of a scan.
+
+    `matrix`, `rotate`, `filters` and `draws` are of such pages.
+    """
     objects: list[bytes] = []
 
     def add(body: bytes) -> int:
@@ -47,10 +58,11 @@ def make_pdf(pages: Sequence[str | bytes], *, compress: bool = True) -> bytes:
                 _stream(
                     page,
                     b"/Type /XObject /Subtype /Image /Width 8 /Height 8 "
-                    b"/ColorSpace /DeviceGray /BitsPerComponent 8 /Filter /DCTDecode",
+                    b"/ColorSpace /DeviceGray /BitsPerComponent 8 /Filter "
+                    + filters.encode(),
                 )
             )
-            content = add(_stream(b"q 612 0 0 792 0 0 cm /Im0 Do Q"))
+            content = add(_stream(f"q {matrix} cm {draws} Q".encode()))
             resources = b"/XObject << /Im0 %d 0 R >>" % picture
         else:
             content = add(_text_stream(page, compress=compress))
@@ -58,7 +70,8 @@ def make_pdf(pages: Sequence[str | bytes], *, compress: bool = True) -> bytes:
         kids.append(
             add(
                 b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] "
-                b"/Contents %d 0 R /Resources << %s >> >>" % (tree, content, resources)
+                b"/Rotate %d /Contents %d 0 R /Resources << %s >> >>"
+                % (tree, rotate if isinstance(page, bytes) else 0, content, resources)
             )
         )
     references = b" ".join(b"%d 0 R" % kid for kid in kids)
