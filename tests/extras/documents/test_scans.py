@@ -326,7 +326,7 @@ def test_the_linear_chat_asks(chat: Dialogue, file: Path) -> None:
 
 ENCODED = base64.b64encode(make_pdf(PAGES)).decode()
 URL = f"data:application/pdf;base64,{ENCODED}"
-DOORS = [
+DOORS: list[tuple[Any, str, dict[str, Any]]] = [
     (
         messages.parse_chat,
         "messages",
