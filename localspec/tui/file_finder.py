@@ -52,6 +52,13 @@ class FileFinder:
             return complete_path(query)
         return find_files(self._index.files, query)
 
+    def describe_gap(self, query: str) -> str:
+        """What a list of files does not have; empty if it has all that match."""
+        if query.startswith(_PATH_BEGINNINGS) or not self._index.is_cut:
+            return ""
+        n_files = len(self._index.files)
+        return f"… only the nearest {n_files:,} files are found; @./ lists any folder"
+
     def _walk_if_old(self) -> None:
         is_fresh = time.monotonic() - self._walk_ended < _FRESH_SECONDS
         if self._is_walking or is_fresh:

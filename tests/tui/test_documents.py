@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat import file_search
 from localspec.chat.file_search import FileIndex
 from localspec.documents.reading import FileRequest, read_file
 from localspec.tui import document_reader, file_finder
@@ -232,6 +233,48 @@ async def test_escape_closes_the_files_until_more_is_typed(folder: Path) -> None
         await typed(chat, "o")
 
         await chat.wait(lambda: listed(chat) == ["notes.txt"])
+
+
+GAP = "… only the nearest 3 files are found; @./ lists any folder"
+
+
+@pytest.fixture
+def huge(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk ends at the limit, before the folder `src`."""
+    monkeypatch.setattr(file_search, "MAX_FILES", 2)
+    (folder / "readme.md").write_text("")
+
+
+async def test_the_list_says_that_a_limit_ended_the_walk(huge: None) -> None:
+    async with Chat() as chat:
+        await typed(chat, "@")
+        await chat.wait(lambda: GAP in listed(chat))
+        assert listed(chat) == ["book.epub", "notes.txt", "readme.md", GAP]
+
+        await chat.press("up", "enter")
+
+        assert attached(chat) == ["readme.md"], "the line is no file"
+
+
+async def test_a_file_that_was_not_reached_is_not_said_to_be_missing(
+    huge: None,
+) -> None:
+    async with Chat() as chat:
+        await typed(chat, "hi @main")
+        await chat.wait(lambda: listed(chat) == [GAP])
+
+        await chat.press("enter")
+
+        await chat.wait(lambda: chat.questions == ["hi @main"])
+
+
+async def test_a_path_has_all_of_its_folder_also_in_a_huge_tree(huge: None) -> None:
+    async with Chat() as chat:
+        await typed(chat, "@")
+        await chat.wait(lambda: GAP in listed(chat))
+        await typed(chat, "./src/")
+
+        await chat.wait(lambda: listed(chat) == ["./src/main.py", "./src/map.py"])
 
 
 @pytest.mark.parametrize("text", ["a@n", "/system be @n", "say @n ow"])

@@ -58,6 +58,7 @@ class CompletionList(MarkedList, can_focus=False):
         self._take_file = take_file
         self._are_files = False  # What is listed.
         self._choices: list[str] = []
+        self._gap = ""  # The last line, which says what the list does not have.
         self._completed_text = ""
         self._is_chosen = False  # Whether the user has moved the highlight.
         self._is_closed = False  # By escape, until the text changes.
@@ -68,13 +69,19 @@ class CompletionList(MarkedList, can_focus=False):
         self._completed_text = typed
         choices = tab_completion.complete(typed)[:_MAX_LISTED]
         self._are_files = False
+        self._gap = ""
         self._list([] if choices == [typed] else choices)
 
-    def show_files(self, query: str, paths: Sequence[str]) -> None:
-        """Lists the files for the letters after `@`; there may be more at each call."""
+    def show_files(self, query: str, paths: Sequence[str], gap: str = "") -> None:
+        """Lists the files for the letters after `@`; there may be more at each call.
+
+        `gap` is what is said of files that are not found.
+        """
         is_same_query = self.lists_files_of(query)
-        if is_same_query and (self._is_closed or list(paths) == self._choices):
+        is_same_list = list(paths) == self._choices and gap == self._gap
+        if is_same_query and (self._is_closed or is_same_list):
             return
+        self._gap = gap
         self._completed_text = f"@{query}"
         pointed = self._choices[self.highlighted or 0 :][:1]
         is_kept = is_same_query and self._is_chosen and pointed
@@ -92,7 +99,7 @@ class CompletionList(MarkedList, can_focus=False):
         self._is_chosen = False
         self._is_closed = False
         self._choices = choices
-        self.display = bool(choices)
+        self.display = bool(choices or self._gap)
         self.clear_options()
         for line in choices:
             about = ""
@@ -100,6 +107,9 @@ class CompletionList(MarkedList, can_focus=False):
                 about = tab_completion.usage(line)
             shown = one_line(line)
             self.add_option(Option(Content.assemble(shown, (f"  {about}", "$muted"))))
+        if self._gap:
+            gap = Content.styled(self._gap, "$muted")
+            self.add_option(Option(gap, disabled=True))
         self.highlighted = 0 if choices else None
 
     def take_key(self, key: str, typed: str) -> bool:
@@ -119,6 +129,8 @@ class CompletionList(MarkedList, can_focus=False):
         if key == "escape":
             self.display = False
             self._is_closed = True
+        elif not self._choices:
+            return False
         elif key == "up":
             self._is_chosen = True
             self.action_cursor_up()
@@ -212,7 +224,7 @@ class MessageComposer(TextArea):
             return self.completions.take_key(key, self._typed_line)
         if key in ("enter", "tab") and not self.completions.lists_files_of(query):
             # The letters came faster than the search.
-            self.completions.show_files(query, self._files.find_now(query))
+            self._show_files(query, self._files.find_now(query))
         return self.completions.take_file_key(key)
 
     def _submit(self) -> None:
@@ -254,7 +266,8 @@ class MessageComposer(TextArea):
 
     def _show_files(self, query: str, paths: Sequence[str]) -> None:
         if query == self._find_file_query():
-            self.completions.show_files(query, paths)
+            gap = self._files.describe_gap(query)
+            self.completions.show_files(query, paths, gap)
 
     def _take_file(self, path: str) -> None:
         """Puts the path in place of the `@` and what follows it."""
