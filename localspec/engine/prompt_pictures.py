@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,8 +50,11 @@ class PromptPictures:
     def __init__(self, projector: Projector, timer: PictureTimer) -> None:
         self._projector = projector
         self._timer = timer
-        self._pictures: dict[str, SentPicture] = {}
-        """By hash: those whose headers were read."""
+        self._pictures: OrderedDict[str, SentPicture] = OrderedDict()
+        """By hash: those whose headers were read, the last at the end.
+
+        They are as many as the projector keeps.
+        """
         self._decoded: tuple[str, Pixels] | None = None
         """The pixels of the picture that is read next, by its hash."""
 
@@ -71,6 +75,9 @@ class PromptPictures:
         except UsageError as error:
             raise _name_picture(sent.header, error) from error
         self._pictures[ref.sha256] = SentPicture(ref, sent.header, items)
+        self._pictures.move_to_end(ref.sha256)
+        while len(self._pictures) > self._projector.n_recent:
+            self._pictures.popitem(last=False)
         return join_items(items)
 
     def encode(self, tokens: Sequence[int], n_cached: int) -> Iterator[PictureReading]:

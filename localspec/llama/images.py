@@ -17,6 +17,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -43,6 +44,14 @@ MAX_STATE_BYTES = 256 * 2**20
 """Rows of pictures that are kept in RAM; a picture of 1,024 rows has 16 MiB or so."""
 _LEAST_ROWS = 70
 """What llama.cpp makes of a small picture that must fit into one pass."""
+_TILE_COST = 8
+_COST_PER_CELL = 16
+"""What is kept of pictures that were sent, for each cell of the context.
+
+A text that fits has no cell that costs more than 1 + `_TILE_COST`, so no picture of
+the text that is read is forgotten. With M-RoPE a row takes 16 bytes: 4 MiB in all for a
+context of 16,384.
+"""
 _LARGE_SIDE = 4096
 """The side of a picture in pixels of which any kind makes its most rows."""
 _NODES_BETWEEN_CHECKS = 16
@@ -50,11 +59,13 @@ _NO_PROGRAMS = os.devnull.encode()
 """No folder: libmtmd finds no ffprobe there, which it would start on odd bytes."""
 
 
-class ImageRows(Struct, frozen=True, eq=False):
+class ImageRows(Struct, frozen=True, eq=False, weakref=True):
     """The rows that a model reads in place of tokens, for a picture or a tile of one."""
 
     id: int
     """Its number in a text, even and at most -2; see `spec/picture_ids.py`."""
+    picture: str
+    """The key of its picture."""
     n_rows: int
     n_positions: int
     """So much later than the first row the text behind it stands; with M-RoPE these are
@@ -99,7 +110,7 @@ def join_items(items: PictureItems) -> list[int]:
     return ids
 
 
-class _KnownPicture(Struct, eq=False):
+class _KnownPicture(Struct, eq=False, weakref=True):
     """A picture that was sent, and how its pixels are had again."""
 
     key: str
@@ -109,6 +120,11 @@ class _KnownPicture(Struct, eq=False):
     @property
     def tiles(self) -> list[ImageRows]:
         return [item for item in self.items if isinstance(item, ImageRows)]
+
+    @property
+    def cost(self) -> int:
+        """Of keeping it, in rows: the rest of a tile takes the RAM of a few."""
+        return sum(rows.n_rows + _TILE_COST for rows in self.tiles)
 
 
 class Projector:
@@ -132,11 +148,20 @@ class Projector:
         self.kind = kind
         self._target = target
         self._max_state_bytes = max_state_bytes
-        self._known: dict[str, _KnownPicture] = {}
-        self._rows: dict[int, ImageRows] = {}
-        """All rows by their id."""
-        self._picture_of: dict[int, _KnownPicture] = {}
-        """By the id of rows."""
+        self._numbers: dict[str, int] = {}
+        """Of each picture that was ever sent, the number of its first rows.
+
+        So it has the same ids when it comes again: a cache may hold them.
+        """
+        self._n_numbers = 0
+        self._recent: OrderedDict[str, _KnownPicture] = OrderedDict()
+        """Those sent last, the last at the end."""
+        self._cost = 0
+        """Of the recent pictures."""
+        self._known: WeakValueDictionary[str, _KnownPicture] = WeakValueDictionary()
+        """The recent ones, and those whose rows a context or a copy of it holds."""
+        self._rows: WeakValueDictionary[int, ImageRows] = WeakValueDictionary()
+        """Those of the known pictures, by their id."""
         self._states: OrderedDict[str, dict[int, HiddenStates]] = OrderedDict()
         """By picture, the one used last at the end: the states of its tiles by id."""
         self._state_bytes = 0
@@ -246,7 +271,7 @@ class Projector:
         """What stands for a picture in a prompt; equal pictures have equal ids."""
         height, width, _ = pixels.shape
         key = sha256(np.ascontiguousarray(pixels).data).hexdigest()
-        return self.read_picture(f"{key} {width}", width, height, lambda: pixels)
+        return self.read_picture(key, width, height, lambda: pixels)
 
     def read_picture(
         self, key: str, width: int, height: int, load_pixels: LoadPixels
@@ -257,30 +282,64 @@ class Projector:
         the rows are computed, also later; the pixels have this `width` and `height`.
         Raises UsageError for a picture that llama.cpp cannot read.
         """
+        key = f"{key} {width} {height}"
         known = self._known.get(key)
-        if known is not None:
-            known.load_pixels = load_pixels
-            return known.items
-        known = _KnownPicture(key, [], load_pixels)
-        items: list[int | ImageRows] = []
-        for item in self._lay_out(width, height):
-            if isinstance(item, _Layout):
-                self._check_pass(item)
-                items.append(self._add_rows(known, item))
-            else:
-                items.append(item)
-        known.items = items
-        self._known[key] = known
-        return items
+        if known is None:
+            known = self._add_picture(key, width, height, load_pixels)
+        known.load_pixels = load_pixels
+        if key not in self._recent:
+            self._recent[key] = known
+            self._cost += known.cost
+        self._recent.move_to_end(key)
+        while self._cost > self._max_cost and len(self._recent) > 1:
+            _, oldest = self._recent.popitem(last=False)
+            self._cost -= oldest.cost
+        return known.items
 
-    def _add_rows(self, known: _KnownPicture, layout: _Layout) -> ImageRows:
-        picture_id = make_picture_id(len(self._rows))
+    @property
+    def n_recent(self) -> int:
+        """How many of the pictures that were read last it knows in any case."""
+        return len(self._recent)
+
+    @property
+    def _max_cost(self) -> int:
+        return _COST_PER_CELL * self._target.n_ctx
+
+    def _add_picture(
+        self, key: str, width: int, height: int, load_pixels: LoadPixels
+    ) -> _KnownPicture:
+        known = _KnownPicture(key, [], load_pixels)
+        layouts = self._lay_out(width, height)
+        for each in layouts:
+            if isinstance(each, _Layout):
+                self._check_pass(each)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._n_numbers
+            self._numbers[key] = number
+            self._n_numbers += len(
+                [each for each in layouts if isinstance(each, _Layout)]
+            )
+        for each in layouts:
+            if isinstance(each, _Layout):
+                known.items.append(self._add_rows(known, number, each))
+                number += 1
+            else:
+                known.items.append(each)
+        self._known[key] = known
+        return known
+
+    def _add_rows(
+        self, known: _KnownPicture, number: int, layout: _Layout
+    ) -> ImageRows:
+        picture_id = make_picture_id(number)
 
         def load_states() -> HiddenStates:
             return self._load_states(known, picture_id)
 
         rows = ImageRows(
             picture_id,
+            known.key,
             n_rows=layout.n_rows,
             n_positions=layout.n_positions,
             is_causal=layout.is_causal,
@@ -289,7 +348,6 @@ class Projector:
             load_states=load_states,
         )
         self._rows[picture_id] = rows
-        self._picture_of[picture_id] = known
         return rows
 
     def count(self, width: int, height: int) -> int:
@@ -385,13 +443,12 @@ class Projector:
         found: dict[int, ImageRows] = {}
         for token in tokens[start:]:
             rows = self._rows.get(token)
-            if rows is not None and not self._is_encoded(rows.id):
+            if rows is not None and not self._is_encoded(rows):
                 found[rows.id] = rows
         return list(found.values())
 
-    def _is_encoded(self, picture_id: int) -> bool:
-        key = self._picture_of[picture_id].key
-        return picture_id in self._states.get(key, ())
+    def _is_encoded(self, rows: ImageRows) -> bool:
+        return rows.id in self._states.get(rows.picture, ())
 
     def _load_states(self, known: _KnownPicture, picture_id: int) -> HiddenStates:
         states = self._states.get(known.key)

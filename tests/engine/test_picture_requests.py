@@ -174,6 +174,31 @@ def test_a_picture_in_memory_needs_its_file_no_more(
     assert second.ids == first.ids
 
 
+def test_pictures_that_were_sent_long_ago_are_forgotten_and_read_again(
+    gemma: Session, album: Album, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.llama.images._COST_PER_CELL", 1)
+    small = album.add(SMALL)
+    first, _ = answer(gemma, ask("one", small))
+    for n in range(100):
+        other = album.add(png(shades(20 + n, 20)))
+        gemma.count(CountCommand(messages=(ask("", other),)))
+    reader = gemma._pair.pictures
+    assert reader is not None
+    assert len(reader._pictures) < 50
+
+    second, events = answer(gemma, ask("one", small))
+    assert readings(events) == []
+    answer(gemma, ask("other"))
+    for n in range(100):
+        other = album.add(png(shades(20 + n, 20)))
+        gemma.count(CountCommand(messages=(ask("", other),)))
+    third, _ = answer(gemma, ask("one", small))
+
+    assert second.ids == first.ids
+    assert third.ids == first.ids
+
+
 def test_an_upright_photograph_is_the_same_as_one_that_was_turned(
     gemma: Session, album: Album
 ) -> None:

@@ -4,7 +4,9 @@
 must fail one of these checks.
 """
 
+import gc
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import combinations, product
@@ -20,7 +22,7 @@ from localspec.fit import projector_shape
 from localspec.llama import images
 from localspec.llama.batch import LlamaBatch
 from localspec.llama.context import ContextCheckpoints, LlamaContext
-from localspec.llama.images import ImageRows, Projector, turn_upright
+from localspec.llama.images import ImageRows, Projector, join_items, turn_upright
 from localspec.llama.library import C
 from localspec.machine.llama_params import ModelRole
 from localspec.models import projector_kinds
@@ -581,6 +583,74 @@ def test_rows_that_were_used_longest_ago_leave_the_memory(
         assert len(encoded) == 4
         assert len(projector.unencoded(ids[1])) == 1
         assert projector._state_bytes <= projector._max_state_bytes
+
+
+# --- many pictures
+
+
+def send(projector: Projector, n: int) -> list[int]:
+    """The ids of picture n of many, in memory of their own."""
+    width = 20 + n % 71
+    height = 20 + n % 83
+    items = projector.read_picture(str(n), width, height, lambda: SMALL)
+    ids: list[int] = np.array(join_items(items)).tolist()
+    return ids
+
+
+@pytest.mark.parametrize(("kind", "n_pictures"), [("qwen3vl", 5000), ("smolvlm", 1000)])
+def test_the_memory_for_pictures_does_not_grow_with_all_that_were_sent(
+    vision_models: VisionModels, kind: str, n_pictures: int
+) -> None:
+    """But by a key and a number; equal pictures have equal ids, however late."""
+    rng = np.random.default_rng(6)
+    ids_by_picture: dict[int, list[int]] = {}
+    n_bytes: list[int] = []
+    with seeing_model(vision_models, kind) as model:
+        projector = model.projector
+        tracemalloc.start()
+        for n in range(n_pictures):
+            ids_by_picture[n] = send(projector, n)
+            again = int(rng.integers(n + 1))
+            assert send(projector, again) == ids_by_picture[again]
+            if n in (n_pictures // 2, n_pictures - 1):
+                gc.collect()
+                ours = tracemalloc.Filter(True, images.__file__)
+                found = tracemalloc.take_snapshot().filter_traces([ours])
+                n_bytes.append(sum(each.size for each in found.statistics("filename")))
+                assert projector._cost <= projector._max_cost
+                assert len(projector._known) == projector.n_recent
+        tracemalloc.stop()
+        own_ids = [
+            {token for token in ids if token < 0} for ids in ids_by_picture.values()
+        ]
+    assert n_bytes[1] - n_bytes[0] < 400 * n_pictures / 2
+    assert n_bytes[1] < 16e6
+    assert len(set[int]().union(*own_ids)) == sum(map(len, own_ids)), "all differ"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_sent_long_ago_is_read_rightly_again(
+    vision_models: VisionModels, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "_COST_PER_CELL", 1)
+    with seeing_model(vision_models, kind) as model:
+        context = model.context
+        context.saves_checkpoints = True
+        ids = model.prompt(*CHAT)
+        places = picture_places(ids)
+        expected = model.read_anew(ids)
+        for n in range(400):
+            send(model.projector, n)
+
+        assert all(ids[start] in model.projector._rows for start, _ in places)
+        context.truncate(len(ids) - 3)
+        assert_near(model.read(ids), expected)
+
+        context.truncate(0)
+        gc.collect()
+        assert not any(ids[start] in model.projector._rows for start, _ in places)
+        assert model.prompt(*CHAT) == ids
+        assert_near(model.read(ids), expected)
 
 
 @pytest.mark.parametrize("kind", ["smolvlm", "gemma3", "qwen35"])
