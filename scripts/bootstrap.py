@@ -87,7 +87,7 @@ def read_only_note(venv: Venv) -> str:
     return (
         f"localspec: {venv.root} cannot be written, and {venv.home.name} belongs there. "
         f"Copy the folder to one of your own, or install the command:  "
-        f"pipx install '{venv.root}[starter,serve,documents]'"
+        f"pipx install '{venv.root}[starter,serve,documents,images,tools]'"
     )
 
 

@@ -139,7 +139,7 @@ def test_what_sees_says_what_its_projector_takes_and_where() -> None:
     assert projector["about"] is True, "only the size of the file is known"
     done = localspec("fit", "gemma-4-12b", "--gpu", "RTX 3090", env=OFFLINE)
     assert re.search(
-        r"Sees images, hears: its projector takes about 0\.\d+ GB of .*RTX 3090\.",
+        r"Sees images, hears: its projector takes about 0\.\d+ GB of .*RTX 3090, 24 GB\.",
         done.text,
     )
     blind = document("qwen3-8b", "--gpu", "RTX 3090")

@@ -35,6 +35,10 @@ FAILS = "echo first; echo no such package >&2; exit 3"
 LASTS = 'echo $$ > "{root}/started"; exec sleep 60'
 
 
+EXTRAS = ("documents", "images", "serve", "tools")
+"""What `scripts/run` installs."""
+
+
 class Checkout:
     """A checkout with the real scripts; its fake uv and c++ record their arguments."""
 
@@ -73,7 +77,7 @@ class Checkout:
     def make_ready(self, *extras: str) -> None:
         self.program(self.venv.python, 'echo "$@"')
         bootstrap.write_stamp(
-            self.venv, bootstrap.fingerprint(self.venv), ["documents", "serve", *extras]
+            self.venv, bootstrap.fingerprint(self.venv), [*EXTRAS, *extras]
         )
 
     def uv_calls(self) -> list[str]:
@@ -194,7 +198,7 @@ def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(
     assert (code, out) == (0, "-P -m localspec hello\n")
     assert "installing into" in err
     assert "compiling llama.cpp" in err
-    assert checkout.uv_calls() == ["venv", ".[documents,serve]"]
+    assert checkout.uv_calls() == ["venv", f".[{','.join(EXTRAS)}]"]
     assert checkout.call("run") == (0, "-P -m localspec\n", "")
 
 
@@ -203,7 +207,7 @@ def test_a_changed_project_is_reinstalled_with_its_extras(checkout: Checkout) ->
     checkout.make_ready("dev")
     checkout.need("two")
     assert checkout.call("run")[0] == 0
-    assert checkout.uv_calls() == [".[dev,documents,serve]"]
+    assert checkout.uv_calls() == [f".[{','.join(sorted(['dev', *EXTRAS]))}]"]
 
 
 @needs_sh

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -264,8 +265,12 @@ def test_closing_ends_the_process(connect: Connect, behaviour: str) -> None:
 
 
 def find_processes(behaviour: str) -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [each for each in children if each.cmdline()[-1:] == [behaviour]]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # Of another test, and has ended.
+            if child.cmdline()[-1:] == [behaviour]:
+                found.append(child)
+    return found
 
 
 def test_a_connection_that_was_not_started_can_be_closed() -> None:
