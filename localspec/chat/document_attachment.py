@@ -56,10 +56,15 @@ def count_short(n: int, noun: str) -> str:
 
 
 def measure(session: ChatSession, document: Document) -> DocumentSize:
+    return DocumentSize(session.estimate_text(document.text), _count_left(session))
+
+
+def _count_left(session: ChatSession) -> int | None:
+    """What the files and pictures that are attached already leave of the context."""
     left = session.tokens_left
-    if left is not None:
-        left -= session.estimate_tokens("")
-    return DocumentSize(session.estimate_text(document.text), left)
+    if left is None:
+        return None
+    return left - session.estimate_tokens("")
 
 
 def needs_choice(
@@ -192,7 +197,7 @@ def ask_about_scan(
     shown = "a picture" if len(scan.numbers) == 1 else "pictures"
     size = f"{pages} as {shown}"
     if n_rows and None not in costs:
-        left = session.tokens_left
+        left = _count_left(session)
         tokens = count_short(n_rows, "token")
         size = f"{size}, {tokens}"
         if left is not None:
