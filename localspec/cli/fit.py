@@ -15,7 +15,7 @@ from localspec.cli.global_options import number_option
 from localspec.cli.options import CommandArguments
 from localspec.cli.report_printer import echo_line
 from localspec.cli.terminal import echo, echo_json, notify, terminal_width
-from localspec.fit import advice, machine_profile, projector_shape, suggestions
+from localspec.fit import advice, machine_profile, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
@@ -111,7 +111,7 @@ def command(ref: str, **given: Any) -> int:
     wishes = replace(wishes, load=load, default_draft=default_draft)
     plan = advisor.advise_counted(wishes, subject)
     without_projector = plan
-    projector = projector_shape.find_shape(request.target)
+    projector = projectors.find_shape(request.target)
     if projector is not None:
         plan = advisor.with_projector(plan, projector, wishes, subject)
     if plan.skipped_draft:

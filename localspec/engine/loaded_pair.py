@@ -6,6 +6,7 @@ import importlib
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from localspec.llama.images import Projector
 from localspec.llama.trimmed_draft import TrimmedDraftContext
 from localspec.machine import installed_llama_cpp, llama_params
 from localspec.machine.llama_params import ModelRole
-from localspec.models import draft_heads, pair_compatibility
+from localspec.models import draft_heads, pair_compatibility, projector_shape
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.projector_check import check_projector
@@ -289,7 +290,8 @@ class LoadedPair:
         self.pictures: PromptPictures | None = None
         """Both None if the target is loaded without a projector."""
         self._projector_memory: dict[str, int] = {}
-        """Bytes of its weights, by device."""
+        """Bytes of its weights, and of the buffer of its largest picture, by device."""
+        self._projector_weights = 0
         self.notices: list[Notice] = []
         self.has_remote_layers = bool(load.target_settings.remote_hosts)
         # The renderer is imported while llama.cpp loads; rendering waits for it.
@@ -346,7 +348,15 @@ class LoadedPair:
         device = "CPU"
         if on_gpu:
             device = _main_device(self.target)
-        self._projector_memory = {device: header.weight_bytes}
+        self._projector_weights = header.weight_bytes
+        needed = header.weight_bytes
+        with suppress(ArithmeticError, ValueError):
+            shape = projector_shape.from_header(header)
+            n_batch = self.target.n_batch
+            rows = shape.rows(on_gpu=on_gpu, n_batch=n_batch, limit=settings.max_rows)
+            # llama.cpp allocates it with the first picture, and tells no size.
+            needed += shape.compute_bytes(rows, on_gpu=on_gpu)
+        self._projector_memory = {device: needed}
         seconds_per_row: float | None = None
         if not on_gpu:
             sizes = TowerSizes.from_header(header)
@@ -448,7 +458,7 @@ class LoadedPair:
             "predicted": None,
             "used": None,  # It stays None with builds of llama.cpp that report nothing.
             "weights": sum(model.n_bytes() for model in loaded_models)
-            + sum(self._projector_memory.values()),
+            + self._projector_weights,
         }
         by_device: Counter[str] = Counter()
         for model in self.models:

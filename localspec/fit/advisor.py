@@ -23,7 +23,6 @@ from localspec.fit.plan import (
     estimate_plan,
     place_projector,
 )
-from localspec.fit.projector_shape import ProjectorShape
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import LONG_CONTEXT, UseCase
 from localspec.machine import remote_devices
@@ -34,6 +33,7 @@ from localspec.machine.llama_params import (
     is_quantized,
     round_up_to_step,
 )
+from localspec.models.projector_shape import ProjectorShape
 from localspec.protocol.wire import (
     ALL_LAYERS,
     MODEL_DRAFT_MAX,

@@ -16,7 +16,6 @@ from localspec.fit import memory
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.projector_shape import ProjectorShape
 from localspec.fit.shape import ModelShape, refuse_inconsistent
 from localspec.fit.speed import (
     LONG_CONTEXT,
@@ -28,6 +27,7 @@ from localspec.machine import memory_probe
 from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.projector_kinds import ROWS_ON_CPU
+from localspec.models.projector_shape import ProjectorShape
 from localspec.protocol.wire import LoadCommand
 from localspec.units import gib
 

@@ -103,9 +103,9 @@ class EngineClient(EngineProcess):
         predicted = dict(plan.memory.total_by_device)
         projector = plan.projector
         if projector is not None and projector.device:
-            # What is used counts its weights, too.
+            # What is used counts it, too.
             before = predicted.get(projector.device, 0)
-            predicted[projector.device] = before + projector.weights
+            predicted[projector.device] = before + projector.needed
         used: dict[str, int] = {}
         for name, size in ready.memory.items():
             if name in predicted and size:

@@ -23,7 +23,6 @@ from localspec.fit import (
     calibration,
     machine_profile,
     pair_shapes,
-    projector_shape,
 )
 from localspec.fit.advisor import (
     SettingsAdvisor,
@@ -42,7 +41,7 @@ from localspec.machine import (
     remote_devices,
 )
 from localspec.machine.device import Device
-from localspec.models import projectors
+from localspec.models import projector_shape, projectors
 from localspec.models.gguf import reader
 from localspec.models.local_files import inventory
 from localspec.protocol import wire

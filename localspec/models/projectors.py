@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from localspec.errors import LocalspecError
-from localspec.models import catalog, reference
+from localspec.models import catalog, projector_shape, reference
 from localspec.models.catalog_entries import CatalogModel, split_quantization
 from localspec.models.gguf import architectures, reader
 from localspec.models.gguf.header import Header
@@ -22,6 +22,7 @@ from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import LocalModel, scan_folder
 from localspec.models.model_lookup import ResolvedModel
 from localspec.models.projector_kinds import find_kind
+from localspec.models.projector_shape import ProjectorShape
 from localspec.models.reference import RepoFile
 
 _TYPES_BY_RANK = ("F16", "BF16", "Q8_0", "F32")
@@ -86,6 +87,23 @@ def find_projector(model: Path) -> Path | None:
         return found
     listed = _find_listed(model)
     return _choose([listed], model) if listed is not None else None
+
+
+def find_shape(model: ResolvedModel) -> ProjectorShape | None:
+    """Of the projector that is here, else of the catalogue's.
+
+    None for a model without one, and if its size is not known.
+    """
+    path = model.find_path()
+    projector = find_projector(path) if path is not None else None
+    if projector is not None:
+        with suppress(LocalspecError, ArithmeticError, ValueError):
+            return projector_shape.from_header(reader.read(projector))
+    entry = model.catalog_model
+    listed = entry.projector if entry is not None else None
+    if listed is None or listed.bytes is None:
+        return None
+    return projector_shape.from_size(listed.bytes)
 
 
 def find_senses(model: ResolvedModel) -> Senses:

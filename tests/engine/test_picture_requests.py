@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from localspec.engine.session import Session
 from localspec.errors import ModelFileError, PictureError, PromptTooLongError
 from localspec.llama.images import Projector
+from localspec.models import projector_shape
+from localspec.models.gguf import reader
 from localspec.protocol.events import Event, GenerationFinished, PictureReading
 from localspec.protocol.wire import (
     ChatMessage,
@@ -273,6 +275,28 @@ def test_ready_says_that_the_model_sees(
 
 
 # --- stopping, and what does not fit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_is_counted_by_the_rule_of_fit(
+    vision_models: VisionModels, kind: str
+) -> None:
+    """The projector's weights, and the buffer of its largest picture."""
+    files = vision_models[kind]
+    shape = projector_shape.from_header(reader.read(files.projector))
+    rows = shape.rows(on_gpu=False, n_batch=ROOMY.n_ubatch)
+    buffer = shape.compute_bytes(rows, on_gpu=False)
+    assert buffer > 0
+    with seeing(files) as session, seeing(files, projector=None) as blind:
+        seeing_memory = session.ready.memory
+        blind_memory = blind.ready.memory
+        target = session._pair.target
+        batch = 4 * target.n_batch * target.model.n_embd_inp
+    for name in ("used", "CPU"):
+        more = (seeing_memory[name] or 0) - (blind_memory[name] or 0)
+        assert more == shape.weights + buffer + batch
+    weights = (seeing_memory["weights"] or 0) - (blind_memory["weights"] or 0)
+    assert weights == shape.weights
 
 
 def test_a_stop_while_a_picture_is_read_ends_the_answer(

@@ -8,14 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from localspec import launch
-from localspec.fit import projector_shape, suggestions
+from localspec.fit import suggestions
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import FitVerdict, Plan, place_projector
-from localspec.fit.projector_shape import ProjectorShape
 from localspec.machine.device import HOST, Device
+from localspec.models import projector_shape
 from localspec.models.gguf import reader
+from localspec.models.projector_shape import ProjectorShape
 from localspec.models.projectors import Senses
 from localspec.protocol.wire import LoadCommand
 from localspec.report.fit import describe_projector

@@ -14,6 +14,8 @@ from localspec.launch import (
     sight,
     start_engine,
 )
+from localspec.models import projector_shape
+from localspec.models.gguf import reader
 from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineReady
 from tests.support.vision_models import VisionFiles, VisionModels
@@ -86,9 +88,12 @@ def test_what_is_used_is_compared_with_an_estimate_that_has_the_projector(
         assert with_projector is not None and without is not None
         return with_projector - without
 
-    assert difference("weights") > 0
-    assert difference("used") >= difference("weights")
-    assert difference("predicted") == difference("weights")
+    shape = projector_shape.from_header(reader.read(files.projector))
+    rows = shape.rows(on_gpu=False, n_batch=512)
+    needed = shape.weights + shape.compute_bytes(rows, on_gpu=False)
+    assert difference("weights") == shape.weights
+    assert difference("predicted") == needed > shape.weights
+    assert difference("used") >= needed
 
 
 def test_a_projector_that_is_not_there_is_named(

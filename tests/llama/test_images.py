@@ -18,14 +18,13 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.errors import EngineError, LocalspecError, ModelFileError, UsageError
-from localspec.fit import projector_shape
 from localspec.llama import images
 from localspec.llama.batch import LlamaBatch
 from localspec.llama.context import ContextCheckpoints, LlamaContext
 from localspec.llama.images import ImageRows, Projector, join_items, turn_upright
 from localspec.llama.library import C
 from localspec.machine.llama_params import ModelRole
-from localspec.models import projector_kinds
+from localspec.models import projector_kinds, projector_shape
 from localspec.models.gguf import reader
 from localspec.models.projector_check import check_projector
 from localspec.spec import heartbeat

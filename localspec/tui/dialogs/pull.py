@@ -108,12 +108,9 @@ class PullScreen(ModalScreen[bool]):
     def _estimate(self, request: ModelRequest, plan: PullPlan) -> Plan | None:
         """Memory and speed by the headers of the files; None if one could not be read."""
         from localspec import launch  # noqa: PLC0415
-        from localspec.fit import (  # noqa: PLC0415
-            pair_shapes,
-            projector_shape,
-            suggestions,
-        )
+        from localspec.fit import pair_shapes, suggestions  # noqa: PLC0415
         from localspec.fit.plan import place_projector  # noqa: PLC0415
+        from localspec.models import projector_shape  # noqa: PLC0415
 
         profile = self._machine_profile
         target, *drafts = [model.header for model in plan.models]

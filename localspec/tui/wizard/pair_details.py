@@ -8,12 +8,16 @@ from msgspec import Struct
 from textual.content import Content
 
 from localspec import draft_kinds
-from localspec.fit import projector_shape
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import DeviceFit, FitVerdict, Plan, place_projector
 from localspec.fit.shape import ModelShape
 from localspec.machine import published
-from localspec.models import model_names, pair_compatibility, projectors
+from localspec.models import (
+    model_names,
+    pair_compatibility,
+    projector_shape,
+    projectors,
+)
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.report import fit as fit_report

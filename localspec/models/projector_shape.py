@@ -15,15 +15,9 @@ patches: 4,096 × 7,760 × 4 bytes = 121 MiB.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from msgspec import Struct
 
-from localspec.errors import LocalspecError
-from localspec.models import projectors
-from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
-from localspec.models.model_lookup import ResolvedModel
 from localspec.models.projector_kinds import ORDINARY, ProjectorKind, find_kind
 
 _FLOAT = 4
@@ -138,20 +132,3 @@ def _number(projector: Header, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         return 0
     return value
-
-
-def find_shape(model: ResolvedModel) -> ProjectorShape | None:
-    """Of the projector that is here, else of the catalogue's.
-
-    None for a model without one, and if its size is not known.
-    """
-    path = model.find_path()
-    projector = projectors.find_projector(path) if path is not None else None
-    if projector is not None:
-        with suppress(LocalspecError, ArithmeticError, ValueError):
-            return from_header(reader.read(projector))
-    entry = model.catalog_model
-    listed = entry.projector if entry is not None else None
-    if listed is None or listed.bytes is None:
-        return None
-    return from_size(listed.bytes)
