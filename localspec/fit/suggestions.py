@@ -37,7 +37,7 @@ from localspec.fit.advisor import (
 )
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import DeviceFit, FitVerdict, Plan, judge
+from localspec.fit.plan import DeviceFit, FitVerdict, Plan, judge, with_unused_memory
 from localspec.fit.speed import LONG_CONTEXT, UseCase
 from localspec.machine import type_speeds
 from localspec.machine.device import reserve_bytes
@@ -580,7 +580,8 @@ def _count_bytes_to_free(plan: Plan, machine: MachineProfile) -> int:
     if not plan.verdict.can_load:
         return 0
     free_now = {device.name: device.free for device in machine.devices}
-    free_now[plan.host.device.name] = machine.cpu.free
+    cpu = with_unused_memory(machine.cpu, plan.device_fits)
+    free_now[plan.host.device.name] = cpu.free
     n_bytes = 0
     for device_fit in plan.all_fits:
         free = free_now.get(device_fit.device.name)
