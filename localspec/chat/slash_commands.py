@@ -483,7 +483,7 @@ def _read(front_end: ChatFrontEnd, argument: str) -> None:
 
 
 def _image(front_end: ChatFrontEnd, argument: str) -> None:
-    """`PATH…`, `paste` for the picture in the clipboard, or `-` for none."""
+    """`FILE...`, `paste` for the picture in the clipboard, or `-` for none."""
     session = front_end.session
     if argument == "-":
         session.pending_pictures = ()
@@ -632,7 +632,7 @@ COMMANDS = (
     ),
     SlashCommand(
         name="image",
-        argument="PATH…|paste|-",
+        argument="FILE...|paste|-",
         help="Attach pictures to your next message; paste: the clipboard's; `-` removes them.",
         aliases=("images", "picture"),
         choices=("paste",),

@@ -207,7 +207,7 @@ class LinearFrontEnd:
             self._print_row(f"{part.number}", f"{tokens}, {part.title}", _NUMBER_WIDTH)
         n_more = len(parts) - _MAX_LISTED_PARTS
         if n_more > 0:
-            self.print_line(f"… and {n_more} more")
+            self.print_line(f"and {n_more} more")
 
     def remove_attachments(self) -> None:
         self.session.pending_attachments = ()
@@ -216,7 +216,7 @@ class LinearFrontEnd:
     def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
         for picture in load():
             self.session.add_picture(picture)
-            size = f"{picture.width}×{picture.height}"
+            size = f"{picture.width} x {picture.height}"
             name = sanitize(picture.name, multiline=False)
             self.print_line(f"Attached to your next message: {name}, {size}.")
 

@@ -98,10 +98,10 @@ def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], 
     return check
 
 
-def _reject_empty_stop(
+def _reject_empty_texts(
     context: click.Context, option: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
-    if "" in value:  # a line break or a space is a text to stop before
+    if "" in value:  # A line break or a space is a text to stop before, or a name.
         raise click.BadParameter("it is empty.", context, option)
     return value
 
@@ -180,7 +180,7 @@ class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 _SPECIAL: dict[str, dict[str, Any]] = {
-    "stop": {"type": str, "multiple": True, "callback": _reject_empty_stop},
+    "stop": {"type": str, "multiple": True, "callback": _reject_empty_texts},
     "json_schema": {"type": str, "callback": _read_json_schema},
     "grammar": {"type": str, "callback": _read_grammar},
     "exact": {"is_flag": False, "flag_value": "on"},
@@ -352,6 +352,7 @@ PROMPT = _option_group(
         "files",
         metavar="FILE",
         multiple=True,
+        callback=_reject_empty_texts,
         help="Attach a text, PDF, DOCX, ODT, EPUB or HTML file; 'FILE pages 3-10' attaches "
         "some of it.  Repeatable.",
     ),
@@ -360,6 +361,7 @@ PROMPT = _option_group(
         "images",
         multiple=True,
         metavar="FILE",
+        callback=_reject_empty_texts,
         help="A picture for the model to see, with the prompt or the first message; repeatable.",
     ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),

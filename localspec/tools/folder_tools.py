@@ -32,12 +32,12 @@ from localspec.tools.tool_types import (
     make_error,
     make_result,
 )
-from localspec.units import count
+from localspec.units import count, size_limit
 
 PROVIDER = "folder"
 _MAX_ENTRIES = 500
-_MAX_FILE_BYTES = 16_000_000
-_MAX_SEARCHED_BYTES = 2_000_000
+_MAX_FILE_BYTES = 16 << 20
+_MAX_SEARCHED_BYTES = 2 << 20
 _MAX_LINE = 2_000
 """Characters of a line that are shown; a line of minified code may have a million."""
 _DEFAULT_LINES = 400
@@ -432,7 +432,7 @@ class _FolderWalk:
                 self._require_same(os.path.join(folder, name), file.fileno())
             data = file.read(limit + 1)
         if len(data) > limit:
-            raise ValueError(f"it has more than {limit // 1_000_000} MB")
+            raise ValueError(f"it has more than {size_limit(limit)}")
         return data
 
     def entries(self, limit: int) -> Iterator[_FolderEntry]:

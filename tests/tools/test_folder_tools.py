@@ -213,8 +213,8 @@ def test_a_binary_file_is_refused(folder: Path) -> None:
 def test_a_file_that_is_too_large_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_tools, "_MAX_FILE_BYTES", 1_000_000)
-    (folder / "large.txt").write_bytes(b"x" * 1_000_001)
+    monkeypatch.setattr(folder_tools, "_MAX_FILE_BYTES", 1 << 20)
+    (folder / "large.txt").write_bytes(b"x" * ((1 << 20) + 1))
 
     assert "more than 1 MB" in call(folder, "read", path="large.txt").text
 

@@ -276,7 +276,8 @@ def _promised_rate(mean: float, costs: DraftCosts) -> float:
 class PlannedStop:
     """Ends a draft where another token or pass is not worth its cost.
 
-    A probe drafts its token in any case: it shows how good the draft is by now.
+    A probe drafts its first token in any case, and further ones where they pay: it shows
+    how good the draft is by now.
     """
 
     def __init__(self, plan: DraftPlan, limit: int, *, is_probe: bool) -> None:
@@ -294,7 +295,8 @@ class PlannedStop:
         n = len(self.buckets)
         bucket = confidence_bucket(confidence)
         probability = self._probability * self._plan.acceptance.by_confidence[bucket]
-        if probability <= self._plan.thresholds.take[n] and not self._is_probe:
+        is_forced = self._is_probe and n == 0
+        if probability <= self._plan.thresholds.take[n] and not is_forced:
             self.refused_bucket = bucket
             return False
         self._probability = probability
