@@ -60,7 +60,7 @@ CPU = Device(
     unified=True,
 )
 PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
-MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
+MACHINE = "NVIDIA RTX 4070 · 12 GB, 10.9 GB free · CUDA"
 PAIR = "gemma-4-12b+gemma-4-12b-mtp"
 
 

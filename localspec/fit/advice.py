@@ -176,12 +176,12 @@ class _Grouping:
             case AdviceGroup.FASTER:
                 first = self.best[0].pair.target
                 factor = self._times_as_fast(suggestion)
-                return f"{factor:.1f}× as fast as {own_id(first.id)}"
+                return f"{factor:.1f}× as fast as {model_names.name_model(first)}"
             case AdviceGroup.LARGER:
                 return describe_ram(suggestion)
             case AdviceGroup.OLDER:
                 newer = self.newer.get(own_id(suggestion.pair.target.id))
-                return f"{own_id(newer.id)} is newer" if newer else ""
+                return f"{model_names.name_model(newer)} is newer" if newer else ""
             case AdviceGroup.TOO_SLOW:
                 instead = self.best[0] if self.best else None
                 return describe_slow(suggestion, instead)
