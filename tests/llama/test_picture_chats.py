@@ -31,6 +31,8 @@ from tests.support.sessions import GREEDY
 from tests.support.vision_models import KINDS, VisionModels, noise
 
 N_OPERATIONS = 500
+N_PARTS = 10
+"""Each begins with an empty chat, and takes well below a test's limit of time."""
 MAX_CELLS = 420
 TOLERANCE = 0.01
 """Passes of other widths round differently; a wrong place moves a logit by 0.1."""
@@ -204,13 +206,20 @@ class RandomChats:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "n_operations",
-    [24, pytest.param(N_OPERATIONS, marks=LONG)],
+    ("n_operations", "part"),
+    [
+        (24, 0),
+        *(
+            pytest.param(N_OPERATIONS // N_PARTS, part, marks=LONG)
+            for part in range(1, N_PARTS + 1)
+        ),
+    ],
 )
 def test_the_next_answer_is_as_from_fresh(
     tmp_path: Path,
     kind: str,
     n_operations: int,
+    part: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("localspec.spec.prefix_cache.MIN_TOKENS", 24)
@@ -229,7 +238,7 @@ def test_the_next_answer_is_as_from_fresh(
         seeing_model(models, kind, snapshots=6, settings=settings) as model,
         seeing_model(models, kind, settings=fresh_settings) as fresh,
     ):
-        chats = RandomChats(model, fresh, seed=len(kind))
+        chats = RandomChats(model, fresh, seed=len(kind) + 100 * part)
         for _ in range(n_operations):
             chats.run()
             chats.check()
