@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from localspec.documents.archive import Archive
 from localspec.documents.document import Document
-from localspec.documents.text_blocks import TextBlocks
+from localspec.documents.text_blocks import OpenTables, TextBlocks
 from localspec.documents.xml_events import XmlHandler, parse
 
 _DOCUMENT = "word/document.xml"
@@ -160,7 +160,7 @@ class _BodyHandler(XmlHandler):
         self._paragraphs: list[_WordParagraph] = []
         """Open ones: a text box in a paragraph has its own."""
         self._is_text = False
-        self._tables: list[list[list[str]]] = []
+        self._tables = OpenTables()
         """The rows of each open table: a cell may hold a table."""
         self._note = ""  # The number of the note that is being read.
 
@@ -182,11 +182,11 @@ class _BodyHandler(XmlHandler):
         elif tag == "noBreakHyphen":
             self._add("-")
         elif tag == "tbl":
-            self._tables.append([])
-        elif tag == "tr" and self._tables:
-            self._tables[-1].append([])
-        elif tag == "tc" and self._tables and self._tables[-1]:
-            self._tables[-1][-1].append("")
+            self._tables.begin_table()
+        elif tag == "tr":
+            self._tables.begin_row()
+        elif tag == "tc":
+            self._tables.begin_cell()
         elif tag in ("footnoteReference", "endnoteReference"):
             self._add(f"[^{attributes.get('id', '')[:8]}]")
         elif tag in ("footnote", "endnote"):
@@ -205,13 +205,8 @@ class _BodyHandler(XmlHandler):
             self._is_text = False
         elif tag == "p" and self._paragraphs:
             self._end_paragraph(self._paragraphs.pop())
-        elif tag == "tbl" and self._tables:
-            rows = self._tables.pop()
-            if self._tables:
-                for row in rows:
-                    self._add_to_cell("; ".join(filter(None, row)))
-            else:
-                self.blocks.add_table(rows)
+        elif tag == "tbl":
+            self._tables.end_table(self.blocks)
 
     def add_text(self, text: str) -> None:
         if self._is_text and not self._n_skipped:
@@ -243,8 +238,8 @@ class _BodyHandler(XmlHandler):
         marker = ""
         if paragraph.list_id and text.strip():
             marker = self._numbering.next_marker(paragraph.list_id, paragraph.depth)
-        if self._tables:
-            self._add_to_cell(text)
+        if self._tables.is_open:
+            self._tables.add_text(text)
         elif self._paragraphs:
             self._add(f" {text}")  # That of a text box, in the text around it.
         elif self._note:
@@ -256,9 +251,3 @@ class _BodyHandler(XmlHandler):
             self.blocks.add_item(paragraph.depth, text, marker)
         else:
             self.blocks.add_paragraph(text)
-
-    def _add_to_cell(self, text: str) -> None:
-        rows = self._tables[-1]
-        if rows and rows[-1]:
-            before = rows[-1][-1]
-            rows[-1][-1] = f"{before} {text}" if before else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from localspec.documents.archive import Archive
 from localspec.documents.document import Document
 from localspec.documents.reader_limits import UnreadableDocumentError
-from localspec.documents.text_blocks import TextBlocks
+from localspec.documents.text_blocks import OpenTables, TextBlocks
 from localspec.documents.xml_events import XmlHandler, parse
 
 _CONTENT = "content.xml"
@@ -56,7 +56,7 @@ class _ContentHandler(XmlHandler):
         self._heading_level = 1
         self._n_lists = 0
         self._is_item_start = False
-        self._tables: list[list[list[str]]] = []
+        self._tables = OpenTables()
         """The rows of each open table: a cell may hold a table."""
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -71,11 +71,11 @@ class _ContentHandler(XmlHandler):
         elif tag == "list-item":
             self._is_item_start = True
         elif tag == "table":
-            self._tables.append([])
-        elif tag == "table-row" and self._tables:
-            self._tables[-1].append([])
-        elif tag == "table-cell" and self._tables and self._tables[-1]:
-            self._tables[-1][-1].append("")
+            self._tables.begin_table()
+        elif tag == "table-row":
+            self._tables.begin_row()
+        elif tag == "table-cell":
+            self._tables.begin_cell()
         elif tag == "s":
             n_spaces = min(_MAX_SPACES, _to_number(attributes.get("c")))
             self.add_text(" " * n_spaces)
@@ -93,13 +93,8 @@ class _ContentHandler(XmlHandler):
             self._end_paragraph(is_heading=tag == "h")
         elif tag == "list":
             self._n_lists -= 1
-        elif tag == "table" and self._tables:
-            rows = self._tables.pop()
-            if self._tables:
-                for row in rows:
-                    self._add_to_cell("; ".join(filter(None, row)))
-            else:
-                self.blocks.add_table(rows)
+        elif tag == "table":
+            self._tables.end_table(self.blocks)
         elif tag == "note":
             self.add_text(")")
 
@@ -111,8 +106,8 @@ class _ContentHandler(XmlHandler):
         text = "".join(self._texts.pop())
         if self._texts:
             self._texts[-1].append(text)  # That of a note, in the text around it.
-        elif self._tables:
-            self._add_to_cell(text)
+        elif self._tables.is_open:
+            self._tables.add_text(text)
         elif is_heading:
             self.blocks.add_heading(self._heading_level, text)
         elif self._n_lists and self._is_item_start:
@@ -120,12 +115,6 @@ class _ContentHandler(XmlHandler):
             self._is_item_start = False
         else:
             self.blocks.add_paragraph(text)
-
-    def _add_to_cell(self, text: str) -> None:
-        rows = self._tables[-1]
-        if rows and rows[-1]:
-            before = rows[-1][-1]
-            rows[-1][-1] = f"{before} {text}" if before else text
 
 
 def _to_number(text: str | None) -> int:

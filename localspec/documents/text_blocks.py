@@ -137,6 +137,48 @@ class TextBlocks:
         return []
 
 
+class OpenTables:
+    """The tables around a place in a document, the innermost last.
+
+    A table within a cell becomes text of that cell: a row `a`, `b` is `a; b`.
+    """
+
+    def __init__(self) -> None:
+        self._tables: list[list[list[str]]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._tables)
+
+    def begin_table(self) -> None:
+        self._tables.append([])
+
+    def begin_row(self) -> None:
+        if self._tables:
+            self._tables[-1].append([])
+
+    def begin_cell(self) -> None:
+        if self._tables and self._tables[-1]:
+            self._tables[-1][-1].append("")
+
+    def add_text(self, text: str) -> None:
+        """Text of the newest cell; dropped where there is none."""
+        rows = self._tables[-1]
+        if rows and rows[-1]:
+            before = rows[-1][-1]
+            rows[-1][-1] = f"{before} {text}" if before else text
+
+    def end_table(self, blocks: TextBlocks) -> None:
+        if not self._tables:
+            return
+        rows = self._tables.pop()
+        if not self._tables:
+            blocks.add_table(rows)
+            return
+        for row in rows:
+            self.add_text("; ".join(filter(None, row)))
+
+
 def squeeze(text: str) -> str:
     """Spaces in a row as one; line ends stay."""
     return _SPACES_AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()

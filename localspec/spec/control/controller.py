@@ -178,7 +178,8 @@ class SpeculationController:
 
         if self._lookup_drafter is not None:
             self._copy = self._lookup_drafter.propose(tokens, limit)
-        copied = self._best_copy(drafting if pays else from_plain)
+        alternative = drafting if pays else from_plain
+        copied = self._best_copy(alternative)
         copy_gain = copied.gain + self._beliefs.copy_error
         self._is_copy_declined = copied.n > 0 and copy_gain <= 0
         copy_pays = copied.n > 0 and copy_gain > 0

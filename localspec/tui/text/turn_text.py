@@ -82,7 +82,10 @@ def format_picture(picture: PictureAttachment, cost: PictureCost | None = None) 
     parts = [one_line(picture.name), f"{picture.width}×{picture.height}"]
     n_rows = picture.n_rows if cost is None else cost.n_rows
     if n_rows is not None:
-        parts.append("1 token" if n_rows == 1 else f"{n_rows:,} tokens")
+        n_tokens = f"{n_rows:,} tokens"
+        if n_rows == 1:
+            n_tokens = "1 token"
+        parts.append(n_tokens)
     if cost is not None and cost.seconds is not None:
         parts.append(f"about {max(1, round(cost.seconds))} s")
     return f"+ {', '.join(parts)}"
