@@ -66,6 +66,7 @@ class DataFile(StrEnum):
     DISMISSED = "dismissed.json"
     SUGGESTED_CONVERSIONS = "suggested-conversions.json"
     USED_COPIES = "used-copies.json"
+    APPROVALS = "tool-approvals.json"
     # Text that only people read, and files that only exist.
     ENGINE_LOG = "engine.log"
     OLDER_ENGINE_LOG = "engine.log.1"

@@ -31,6 +31,13 @@ from localspec.models.local_files import inventory, local_model
 from localspec.models.reference import RepoFile
 from localspec.paths import DataFile
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
+from localspec.tools.approval import (
+    Approvals,
+    CallDecision,
+    CallRequest,
+    SavedApproval,
+)
+from localspec.tools.tool_types import ToolDefinition
 from localspec.tui import crash_log, saved_chats
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.screens import log, welcome
@@ -121,6 +128,19 @@ def has_checksum() -> bool:
 
 
 TIMES = type_speeds.TypeSpeed("Q8_0", {1: 2.0, 256: 90.0})
+
+
+ALLOWED_TOOL = ToolDefinition("time", "convert", "Convert a time.", {})
+
+
+def allow_tool() -> None:
+    request = CallRequest("1", "time_convert", ALLOWED_TOOL, {}, "{}")
+    Approvals().decide(request, lambda _: CallDecision("always"))
+
+
+def is_tool_allowed() -> bool:
+    saved = SavedApproval(ALLOWED_TOOL.full_name, ALLOWED_TOOL.fingerprint)
+    return saved in Approvals().allowed_always()
 
 
 def log_lines() -> None:
@@ -223,6 +243,7 @@ DATA_FILES: dict[DataFile, FileUse] = {
             llama_build.CPU_ONLY in data_files.read_list(DataFile.DISMISSED, str)
         ),
     ),
+    DataFile.APPROVALS: FileUse(allow_tool, is_tool_allowed),
     DataFile.ENGINE_LOG: FileUse(log_lines, lambda: has_line(DataFile.ENGINE_LOG)),
     DataFile.OLDER_ENGINE_LOG: FileUse(
         fill_log, lambda: has_line(DataFile.OLDER_ENGINE_LOG)

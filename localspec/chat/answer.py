@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from localspec.protocol.events import (
     EngineExit,
     EngineReady,
     Event,
+    FinishReason,
     GenerationFinished,
     Notice,
     PictureReading,
@@ -28,7 +29,13 @@ from localspec.protocol.events import (
     Token,
 )
 from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.wire import ToolCall
 
+if TYPE_CHECKING:
+    from localspec.chat.answer_calls import AnswerCallReader
+
+_WHOLE: tuple[FinishReason, ...] = ("eog", "stop")
+"""How an answer ends whose last call is complete."""
 PLAIN_SPEED = "plain_tokens_per_second"
 """A key of the timings of an answer that has ended, which a chat adds."""
 
@@ -95,6 +102,34 @@ class GeneratedAnswer:
         """Tokens of this answer that the prompt has: it is read again on an overflow."""
         self._markers = thinking_markers
         self._splitter = make_parser(thinking_markers)
+        self._calls: AnswerCallReader | None = None
+        """None if the answer is offered no tools: then its text has no calls."""
+
+    def offer_tools(
+        self, format_name: str, schemas: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take calls out of the text from now on.
+
+        `schemas`: of the arguments, by the names of the tools.
+        """
+        # The parsers of calls take a moment to import, and few chats have calls.
+        from localspec.chat.answer_calls import AnswerCallReader  # noqa: PLC0415
+
+        self._calls = AnswerCallReader(format_name, schemas)
+
+    @property
+    def partial_calls(self) -> tuple[ToolCall, ...]:
+        """The calls so far, of which the last one may not be complete."""
+        if self._calls is None:
+            return ()
+        return self._calls.make_calls(self._turn.id)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of an answer that has ended; none if it was cut before its end."""
+        if self.finished is None or self.finished.reason not in _WHOLE:
+            return ()
+        return self.partial_calls
 
     def add(self, event: Event) -> AnswerDelta:
         if isinstance(event, EngineReady):
@@ -130,7 +165,20 @@ class GeneratedAnswer:
         parts = self._splitter.feed(text)
         if self.has_ended:
             parts += self._splitter.flush()
+        if self._calls is not None:
+            parts = self._take_calls_out(self._calls, parts)
         return AnswerDelta(event, merge_parts(parts), self._splitter.in_thinking)
+
+    def _take_calls_out(
+        self, reader: AnswerCallReader, parts: Sequence[AnswerPart]
+    ) -> list[AnswerPart]:
+        texts: list[AnswerPart] = []
+        for part in parts:
+            texts += reader.feed(part)
+        if self.has_ended:
+            is_cut = self.finished is None or self.finished.reason not in _WHOLE
+            texts += reader.finish(is_cut=is_cut)
+        return texts
 
     @property
     def has_ended(self) -> bool:
@@ -141,6 +189,11 @@ class GeneratedAnswer:
         if self._new_events:
             self._turn = self._turn.with_events(self._new_events)
             self._new_events = []
+            calls = self.calls
+            if calls and self._calls is not None:
+                self._turn = replace(
+                    self._turn, calls=calls, call_format=self._calls.format
+                )
         return self._turn
 
     @property
@@ -198,4 +251,6 @@ def replay_turn(
 ) -> tuple[GeneratedAnswer, Sequence[AnswerDelta]]:
     """An answer that was generated earlier, and its deltas."""
     answer = GeneratedAnswer(turn.without_answer(), thinking_markers)
+    if turn.calls:
+        answer.offer_tools(turn.call_format)
     return answer, [answer.add(event) for event in turn.events]

@@ -85,7 +85,7 @@ def _build_metadata(chat: ImportedChat) -> ChatMetadata:
         pair=ChatPair(model, draft, name=chat.model, thinking=markers),
         head=conversation.head,
         dropped=conversation.dropped,
-        turn_count=len(conversation.turns),
+        turn_count=len(conversation.questions),
         system_since=conversation.system_since,
     )
 

@@ -11,7 +11,7 @@ newest ones: its cost depends on the context, not on the length of the chat.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,6 +61,8 @@ class RequestOptions(Struct, frozen=True):
     settings: ChatSettings
     loaded: LoadedModel
     probabilities: bool = False
+    tools: str = ""
+    """The tools that are offered, as `GenerateCommand.tools` has them."""
 
 
 def build_count(
@@ -80,6 +82,7 @@ def build_count(
             template=options.loaded.template_override,
             think=options.settings.think,
             effort=options.settings.effort,
+            tools=options.tools,
         )
     return CountCommand(conversation.prompt_text(dropped), prior_messages=messages)
 
@@ -141,7 +144,9 @@ class AnswerGenerator:
         self._is_stopped = is_stopped
         self._stats = stats or SpeculationStats()
         self._answer = self._stats.answer
-        self._older = conversation.turns[:-1]
+        self._older = conversation.turns[: conversation.n_before_question]
+        """The turns before the question; its own tool steps are never dropped."""
+        self._question_starts = _find_question_starts(self._older)
         self._n_ctx = options.loaded.n_ctx
         max_tokens = options.settings.max_tokens or _MIN_ANSWER_TOKENS
         eighth = self._n_ctx // 8
@@ -187,6 +192,7 @@ class AnswerGenerator:
             self._conversation,
             options.loaded,
             probabilities=options.probabilities,
+            tools=options.tools,
         )
         written = tuple(token.id for token in self._answer.tokens)
         return replace(request, resumed_tokens=written)
@@ -221,6 +227,10 @@ class AnswerGenerator:
         """Turns that an earlier overflow dropped."""
         return self._conversation.dropped_before_last.turns
 
+    def _count_questions(self, start: int, end: int) -> int:
+        """How many of the older turns from `start` to before `end` are no tool steps."""
+        return len([at for at in self._question_starts if start <= at < end])
+
     def _count_tokens(self, dropped: DroppedTurns | None = None) -> int:
         command = build_count(self._conversation, self._options, dropped)
         return self._engine.count(command) + self._answer.totals.tokens
@@ -254,7 +264,7 @@ class AnswerGenerator:
         overflow = ContextOverflow(
             used=used,
             n_ctx=self._n_ctx,
-            droppable_turns=len(self._older) - self._n_dropped,
+            droppable_turns=self._count_questions(self._n_dropped, len(self._older)),
             mid_answer=bool(self._answer.rounds),
         )
         if self._options.loaded.has_chat_template:
@@ -306,7 +316,10 @@ class AnswerGenerator:
         if dropped is None:
             return False
         self._conversation.dropped = dropped
-        yield self._stats.add(_overflow_notice(dropped, self._n_ctx, policy))
+        n_questions = self._count_questions(0, dropped.turns)
+        yield self._stats.add(
+            _overflow_notice(dropped, n_questions, self._n_ctx, policy)
+        )
         return True
 
     def _choose_dropped(self, spare: int = 0) -> DroppedTurns | None:
@@ -316,8 +329,7 @@ class AnswerGenerator:
         enough. `spare`: tokens to keep free besides. Returns None if the question and
         the answer alone are too long.
         """
-        most_kept = len(self._older) - self._n_dropped - 1
-        if most_kept < 0:
+        if len(self._older) <= self._n_dropped:
             return None
         shortest = self._count_without_earlier_turns() + spare
         limits = (
@@ -329,11 +341,18 @@ class AnswerGenerator:
         if limit is None:
             return None
 
+        # A question is dropped with all its tool steps, or kept with them.
+        starts = [at for at in self._question_starts if at > self._n_dropped]
+
+        def find_start(n_kept: int) -> int:
+            """The turn at which the newest `n_kept` questions begin."""
+            return starts[len(starts) - n_kept] if n_kept else len(self._older)
+
         def fits(n_kept: int) -> bool:
-            tokens = self._count_without(len(self._older) - n_kept)
+            tokens = self._count_without(find_start(n_kept))
             return tokens + spare <= limit
 
-        n_dropped = len(self._older) - find_largest(most_kept, fits)
+        n_dropped = find_start(find_largest(len(starts), fits))
         return DroppedTurns.from_turns(self._older[:n_dropped])
 
     def _summarise(
@@ -346,14 +365,17 @@ class AnswerGenerator:
         messages, skipped = self._build_summary_messages(dropped)
         if not messages:
             return None
-        n_turns = dropped.turns - self._n_dropped - skipped
+        first = self._n_dropped + skipped
+        n_turns = self._count_questions(first, dropped.turns)
+        n_skipped = self._count_questions(self._n_dropped, first)
         message = f"Summarising {units.count(n_turns, 'turn')} …"
         if skipped:
-            message += f" ({units.count(skipped, 'older turn')} skipped: too long)"
+            message += f" ({units.count(n_skipped, 'older turn')} skipped: too long)"
         yield self._stats.add(Notice("info", "context-summarising", message))
         request = replace(
             self.request,
             messages=messages,
+            tools="",
             resumed_tokens=(),
             stop=(),
             max_tokens=self._summary_limit,
@@ -391,6 +413,7 @@ class AnswerGenerator:
                 turns,
                 Turn(question),
                 picture_paths=conversation.picture_paths,
+                thinking_markers=conversation.thinking_markers,
             )
 
         def fits(start: int) -> bool:
@@ -407,6 +430,8 @@ class AnswerGenerator:
         while start < dropped.turns:
             starts.append(start)
             start += max(1, (dropped.turns - start) // 4)
+            while start < dropped.turns and self._older[start].is_tool_step:
+                start += 1
         # The latest start has the fewest turns. The first that does not fit has at most
         # a third more than the one before it.
         earliest = dropped.turns
@@ -419,11 +444,20 @@ class AnswerGenerator:
         return build(earliest), earliest - first
 
 
+def _find_question_starts(turns: Sequence[Turn]) -> list[int]:
+    """The places of the turns that are no tool steps.
+
+    Of a question, its two tool steps and another question they are 0 and 3.
+    """
+    return [at for at, turn in enumerate(turns) if not turn.is_tool_step]
+
+
 def _overflow_notice(
-    dropped: DroppedTurns, n_ctx: int, policy: OverflowPolicy
+    dropped: DroppedTurns, n_questions: int, n_ctx: int, policy: OverflowPolicy
 ) -> Notice:
-    is_one = dropped.turns == 1
-    turns = "oldest turn" if is_one else f"{dropped.turns:,} oldest turns"
+    """A question counts as one turn, however many tool steps it has."""
+    is_one = n_questions == 1
+    turns = "oldest turn" if is_one else f"{n_questions:,} oldest turns"
     full = f"The context of {n_ctx:,} tokens is full:"
     if dropped.summary:
         words = units.count(len(dropped.summary.split()), "word")

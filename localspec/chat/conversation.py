@@ -10,7 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
-from localspec.models.chat_template.thinking_tags import strip_thinking
+from localspec.models.chat_template.thinking_tags import (
+    AnswerPart,
+    merge_parts,
+    split_thinking,
+    strip_thinking,
+)
 from localspec.protocol.events import (
     Event,
     FinishReason,
@@ -20,7 +25,8 @@ from localspec.protocol.events import (
     Round,
     Thumbnail,
 )
-from localspec.protocol.wire import ChatMessage, PictureRef
+from localspec.protocol.wire import ChatMessage, PictureRef, ToolCall
+from localspec.tools.approval import Verdict
 
 SUMMARY_HEADING = "Summary of the earlier conversation:"
 """First line of the system note that replaces dropped turns."""
@@ -51,10 +57,34 @@ class PictureAttachment(Struct, frozen=True):
         return replace(self, n_rows=reading.rows, thumbnail=thumbnail)
 
 
-class Turn(Struct, frozen=True):
-    """A question and its answer so far.
+class CallResult(Struct, frozen=True):
+    """What became of a call of a tool, as the model receives it."""
 
-    `question` is empty if a text was only continued.
+    call_id: str
+    tool: str
+    """The tool's full name, such as `time.convert_time`; the name that the model wrote
+    if there is no such tool.
+    """
+    text: str
+    """Untrusted text, also of an error."""
+    is_error: bool
+    verdict: Verdict
+    pictures: tuple[PictureAttachment, ...] = ()
+
+    def with_reading(self, reading: PictureReading) -> CallResult:
+        """With what the engine reports when it reads one of its pictures."""
+        pictures = tuple(picture.with_reading(reading) for picture in self.pictures)
+        return replace(self, pictures=pictures)
+
+
+class Turn(Struct, frozen=True):
+    """A question, or results of calls, and the answer so far.
+
+    `question` is empty if a text was only continued, and in a turn with `results`. A
+    question that is answered with one call takes two turns:
+
+        1. question "What time is it?", answer '<tool_call>{"name": …', calls (a call)
+        2. results (12:04), answer "It is four past twelve."
     """
 
     question: str
@@ -71,6 +101,25 @@ class Turn(Struct, frozen=True):
     parent: int | None = None
     """The id of the previous turn; None for the first turn of the chat."""
     model: str = ""  # The name of the answering model; empty if unknown.
+    calls: tuple[ToolCall, ...] = ()
+    """The calls with which the answer ends."""
+    call_format: str = ""
+    """The tool format that `calls` were read by, which tells them from the text."""
+    results: tuple[CallResult, ...] = ()
+    """What became of the calls of the turn before."""
+
+    @property
+    def is_tool_step(self) -> bool:
+        """Whether it answers results of calls, and so belongs to an earlier question."""
+        return bool(self.results)
+
+    @property
+    def all_pictures(self) -> tuple[PictureAttachment, ...]:
+        """Those of the question, and those of the results."""
+        pictures = list(self.pictures)
+        for result in self.results:
+            pictures += result.pictures
+        return tuple(pictures)
 
     @property
     def file_names(self) -> list[str]:
@@ -106,16 +155,46 @@ class Turn(Struct, frozen=True):
         return False
 
     def without_answer(self) -> Turn:
-        """The question alone, with its files, pictures and place in the chat."""
-        return replace(self, answer="", finish_reason=None, events=(), model="")
+        """The question alone, with its files, pictures, results and place in the chat."""
+        return replace(
+            self,
+            answer="",
+            finish_reason=None,
+            events=(),
+            model="",
+            calls=(),
+            call_format="",
+        )
 
     def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
-        return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
+        """The answer without thinking and without calls."""
+        if not self.calls:
+            return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
+        parts = self.split_answer(thinking_tags)
+        return "".join(part.text for part in parts if not part.is_thinking).strip()
+
+    def split_answer(
+        self, thinking_tags: tuple[str, str] | None
+    ) -> Sequence[AnswerPart]:
+        """The thinking and the rest of the answer, without its calls."""
+        parts = split_thinking(self.answer, thinking_tags, self.starts_in_thinking)
+        if not self.calls:
+            return parts
+        # The parsers of calls take a moment to import, and few chats have calls.
+        from localspec.chat.answer_calls import AnswerCallReader  # noqa: PLC0415
+
+        reader = AnswerCallReader(self.call_format)
+        texts: list[AnswerPart] = []
+        for part in parts:
+            texts += reader.feed(part)
+        texts += reader.finish(is_cut=False)
+        return merge_parts(texts)
 
     def with_events(self, events: Sequence[Event]) -> Turn:
         text = [self.answer]
         reason = self.finish_reason
         pictures = self.pictures
+        results = self.results
         for event in events:
             if isinstance(event, Round):
                 text += [token.text for token in event.tokens]
@@ -124,9 +203,11 @@ class Turn(Struct, frozen=True):
                 reason = event.reason
             elif isinstance(event, PictureReading):
                 pictures = tuple(picture.with_reading(event) for picture in pictures)
+                results = tuple(result.with_reading(event) for result in results)
         return replace(
             self,
             pictures=pictures,
+            results=results,
             answer="".join(text),
             finish_reason=reason,
             events=(*self.events, *events),
@@ -154,6 +235,8 @@ def _checksum(turns: Sequence[Turn]) -> int:
     seal = 0
     for turn in turns:
         seal = zlib.crc32(repr((turn.question, turn.answer)).encode(), seal)
+        for result in turn.results:
+            seal = zlib.crc32(repr(result.text).encode(), seal)
     return seal
 
 
@@ -196,6 +279,8 @@ class Conversation:
 
         In a message, any other picture is a line of text with its name.
         """
+        self.thinking_markers: tuple[str, str] | None = None
+        """Those of the model: they tell its thinking from what it says with a call."""
         self.dropped = DroppedTurns()
         """What an overflow of the context left out; see `active_dropped`."""
         self._checked_dropped = _CheckedDropped(self.dropped, (), is_prefix=True)
@@ -205,6 +290,7 @@ class Conversation:
         other = Conversation(self.seed, self._system, self._turns.values(), self.head)
         other.system_since = self.system_since
         other.picture_paths = dict(self.picture_paths)
+        other.thinking_markers = self.thinking_markers
         other.dropped = self.dropped
         return other
 
@@ -231,6 +317,38 @@ class Conversation:
     def turns(self) -> tuple[Turn, ...]:
         """The selected path, from the first turn to the head."""
         return self._path
+
+    @property
+    def questions(self) -> tuple[Turn, ...]:
+        """The turns of the selected path that a person asked, without tool steps."""
+        return tuple(turn for turn in self._path if not turn.is_tool_step)
+
+    def question_of(self, turn_id: int) -> Turn:
+        """The question that a turn belongs to: itself, unless it is a tool step.
+
+        Raises KeyError.
+        """
+        turn = self._turns[turn_id]
+        while turn.is_tool_step and turn.parent is not None:
+            turn = self._turns[turn.parent]
+        return turn
+
+    def list_steps(self, turn_id: int) -> tuple[Turn, ...]:
+        """A question of the selected path with its tool steps. Raises KeyError."""
+        question = self.question_of(turn_id)
+        start = self._path.index(question)
+        end = start + 1
+        while end < len(self._path) and self._path[end].is_tool_step:
+            end += 1
+        return self._path[start:end]
+
+    @property
+    def n_before_question(self) -> int:
+        """How many turns of the path are before the last question and its tool steps."""
+        n_turns = len(self._path)
+        while n_turns > 1 and self._path[n_turns - 1].is_tool_step:
+            n_turns -= 1
+        return max(0, n_turns - 1)
 
     @property
     def head(self) -> int | None:
@@ -284,6 +402,10 @@ class Conversation:
             )
         )
 
+    def add_results(self, results: Sequence[CallResult]) -> Turn:
+        """Begin a tool step: the results of the calls with which the path ends."""
+        return self._append(Turn("", results=tuple(results), parent=self.head))
+
     def update_turn(self, turn: Turn) -> None:
         """Store a turn's answer so far.
 
@@ -311,23 +433,27 @@ class Conversation:
         return self._replace_last(replace(self._path[-1], model=model))
 
     def edit_turn(self, turn_id: int, question: str) -> Turn:
-        """Ask another question in place of a turn, with its files, as a new branch."""
-        turn = self._turns[turn_id].without_answer()
+        """Ask another question in place of a turn, with its files, as a new branch.
+
+        In place of a tool step, the question that it belongs to is asked anew.
+        """
+        turn = self.question_of(turn_id).without_answer()
         return self._append(replace(turn, question=question))
 
     def undo(self) -> Turn:
-        """Remove the last turn from the path and return it.
+        """Remove the last question, with its tool steps, and return it.
 
         Raises IndexError if there is none.
         """
         return self.undo_to(self._path[-1].id)
 
     def undo_to(self, turn_id: int) -> Turn:
-        """Remove a turn and all later turns from the path.
+        """Remove a question and all that follows it from the path, and return it.
 
-        Raises KeyError if it is not on it.
+        A tool step's question is removed with it. Raises KeyError if the turn is not on
+        the path.
         """
-        removed = self._turns[turn_id]
+        removed = self.question_of(turn_id)
         if removed not in self._path:
             raise KeyError(turn_id)
         self._path = self._path[: self._path.index(removed)]
@@ -417,7 +543,12 @@ class Conversation:
         """
         summary, turns, last = self._select_turns(dropped)
         return build_messages(
-            self.system, summary, turns, last, picture_paths=self.picture_paths
+            self.system,
+            summary,
+            turns,
+            last,
+            picture_paths=self.picture_paths,
+            thinking_markers=self.thinking_markers,
         )
 
     def prompt_text(self, dropped: DroppedTurns | None = None) -> str:
@@ -446,47 +577,85 @@ def build_messages(
     last: Turn,
     *,
     picture_paths: Mapping[str, str] = {},
+    thinking_markers: tuple[str, str] | None = None,
 ) -> tuple[ChatMessage, ...]:
     """Build the messages of a chat. `summary` replaces the turns before `turns`.
 
-    `picture_paths`: as `Conversation.picture_paths`.
+    `picture_paths` and `thinking_markers`: as those of `Conversation`.
     """
     notes = []
     if system:
         notes.append(system)
     if summary:
         notes.append(f"{SUMMARY_HEADING}\n{summary}")
-    messages = []
+    messages: list[ChatMessage] = []
     if notes:
         messages.append(ChatMessage("system", "\n\n".join(notes)))
     for turn in turns:
-        answer = ChatMessage(
+        messages += build_asked(turn, picture_paths)
+        messages.append(build_answer(turn, thinking_markers))
+    return (*messages, *build_asked(last, picture_paths))
+
+
+def build_answer(
+    turn: Turn, thinking_markers: tuple[str, str] | None
+) -> ChatMessage:
+    """An answer as the model wrote it; one with calls in its parts.
+
+    Templates write calls, and the thinking before them, in their own form.
+    """
+    if not turn.calls:
+        return ChatMessage(
             "assistant",
             turn.answer,
             turn.tokens,
             starts_in_thinking=turn.starts_in_thinking,
         )
-        messages += [_build_question(turn, picture_paths), answer]
-    return (*messages, _build_question(last, picture_paths))
+    parts = turn.split_answer(thinking_markers)
+    thinking = "".join(part.text for part in parts if part.is_thinking)
+    said = "".join(part.text for part in parts if not part.is_thinking)
+    return ChatMessage(
+        "assistant",
+        said.strip(),
+        turn.tokens,
+        tool_calls=turn.calls,
+        reasoning=thinking.strip(),
+    )
 
 
-def _build_question(turn: Turn, picture_paths: Mapping[str, str]) -> ChatMessage:
-    """The message of a question, whose pictures come before its text."""
+def build_asked(turn: Turn, picture_paths: Mapping[str, str]) -> list[ChatMessage]:
+    """What a turn's answer answers: a question, or results of calls."""
+    if not turn.is_tool_step:
+        text = format_question(turn)
+        return [_build_message("user", text, turn.pictures, picture_paths)]
+    messages: list[ChatMessage] = []
+    for result in turn.results:
+        message = _build_message("tool", result.text, result.pictures, picture_paths)
+        messages.append(replace(message, tool_call_id=result.call_id))
+    return messages
+
+
+def _build_message(
+    role: str,
+    text: str,
+    pictures: Sequence[PictureAttachment],
+    picture_paths: Mapping[str, str],
+) -> ChatMessage:
+    """A message whose pictures come before its text."""
     images = []
     lines = []
-    for picture in turn.pictures:
+    for picture in pictures:
         path = picture_paths.get(picture.sha256)
         if path is None:
             lines.append(f"[image: {picture.name}, not seen by this model]")
         else:
             images.append(PictureRef(path, picture.sha256, picture.name))
-    text = format_question(turn)
-    if not turn.pictures:
-        return ChatMessage("user", text)
+    if not pictures:
+        return ChatMessage(role, text)
     from localspec.models.pictures import without_marks  # noqa: PLC0415  it loads OpenSSL
 
     text = "\n".join([*lines, text]).rstrip("\n")
-    return ChatMessage("user", without_marks(text), images=tuple(images))
+    return ChatMessage(role, without_marks(text), images=tuple(images))
 
 
 _FENCE = re.compile(r"^`{3,}", re.MULTILINE)
@@ -506,7 +675,8 @@ def format_question(turn: Turn) -> str:
 
 def _plain_question(turn: Turn) -> str:
     """For a completion model: without file names and fences."""
-    parts = [file.text for file in turn.attachments]
+    parts = [result.text for result in turn.results]
+    parts += [file.text for file in turn.attachments]
     parts.append(turn.question)
     return "\n\n".join(parts)
 

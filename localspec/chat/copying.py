@@ -66,11 +66,12 @@ def _select_code(chat: SavedChat, number_text: str) -> str:
 
 
 def _select_answer(chat: SavedChat, number: int) -> str:
-    turns = chat.conversation.turns
+    questions = chat.conversation.questions
     hint = "Type /turns to list them."
-    if not 1 <= number <= len(turns):
+    if not 1 <= number <= len(questions):
         raise UsageError(f"There is no turn {number}.", hint)
-    text = _visible_answer(chat, turns[number - 1])
+    steps = chat.conversation.list_steps(questions[number - 1].id)
+    text = _visible_answer(chat, steps[-1])
     if not text:
         raise UsageError(f"Turn {number} has no answer.", hint)
     return text

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from localspec.chat.conversation import (
+    CallResult,
     Conversation,
     PictureAttachment,
     Turn,
@@ -35,7 +36,6 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.titles import make_title
 from localspec.config import toml_file
 from localspec.errors import StorageError
-from localspec.models.chat_template.thinking_tags import split_thinking
 from localspec.protocol import events
 from localspec.sanitize import sanitize
 
@@ -46,6 +46,7 @@ _CODE_BLOCK = re.compile(
     r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE
 )
 
+_FENCE = re.compile(r"^`{3,}", re.MULTILINE)
 _MARKDOWN_MARK = re.compile(r"[\[\]\\<>&*`]")
 
 _HTML_PAGE = """\
@@ -108,7 +109,7 @@ def snapshot_chat(
         id=0,
         title=make_title(conversation),
         pair=pair,
-        turn_count=len(conversation.turns),
+        turn_count=len(conversation.questions),
         created=now,
         updated=now,
     )
@@ -155,7 +156,7 @@ def render_markdown(chat: SavedChat) -> str:
         return f"![{text}]({address})"
 
     blocks = [f"# A chat with {name}"]
-    for speaker, text in _speeches(chat, "model", show_picture):
+    for speaker, text in _speeches(chat, "model", show_picture, _fence):
         blocks += [f"## {speaker}", _close_blocks(text.strip("\n"))]
     turns = chat.conversation.turns
     if turns and turns[-1].finish_reason is None:
@@ -198,14 +199,23 @@ def _close_blocks(text: str) -> str:
     return text
 
 
+def _fence(text: str) -> str:
+    """A code block, whose fence is longer than each fence in the text."""
+    longest = max(_FENCE.findall(text), key=len, default="``")
+    fence = f"{longest}`"
+    return f"{fence}\n{text}\n{fence}"
+
+
 def _speeches(
     chat: SavedChat,
     default_name: str,
     show_picture: Callable[[PictureAttachment], str],
+    show_result: Callable[[str], str] = lambda text: text,
 ) -> Iterator[tuple[str, str]]:
-    """Yield each speaker and what was said.
+    """Yield each speaker and what was said; a tool is the speaker of its result.
 
-    `default_name`: of a model that is unknown. `show_picture`: what stands for one.
+    `default_name`: of a model that is unknown. `show_picture`, `show_result`: what
+    stands for a picture, and for the text of a result.
     """
     conversation = chat.conversation
     pair = chat.list_entry.pair
@@ -220,10 +230,31 @@ def _speeches(
             parts.append(question)
         if parts:
             yield "You", "\n\n".join(parts)
+        for result in turn.results:
+            shown = [show_picture(picture) for picture in result.pictures]
+            shown.append(show_result(sanitize(result.text)))
+            yield _name_result(result), "\n\n".join(shown)
+        said = sanitize(turn.visible_answer(pair.thinking))
+        calls = _describe_calls(turn)
         yield (
             names[turn.model] or default_name,
-            sanitize(turn.visible_answer(pair.thinking)),
+            "\n\n".join(filter(None, [said, calls])),
         )
+
+
+def _name_result(result: CallResult) -> str:
+    """The heading of a result: its tool, and whether the call failed."""
+    name = sanitize(result.tool, multiline=False)
+    return f"{name} (failed)" if result.is_error else name
+
+
+def _describe_calls(turn: Turn) -> str:
+    """A line for each call of an answer; empty without calls."""
+    lines: list[str] = []
+    for call in turn.calls:
+        line = f"[call: {call.name} {call.arguments}]"
+        lines.append(sanitize(line, multiline=False))
+    return "\n".join(lines)
 
 
 def _picture_name(picture: PictureAttachment) -> str:
@@ -295,7 +326,7 @@ def _pictures_json(chat: SavedChat) -> dict[str, str]:
     """The bytes of all pictures in Base64, by hash, without those that were lost."""
     pictures: dict[str, str] = {}
     for turn in chat.conversation.all_turns:
-        for picture in turn.pictures:
+        for picture in turn.all_pictures:
             if picture.sha256 in pictures:
                 continue
             data = chat.read_picture(picture.sha256)
@@ -305,9 +336,7 @@ def _pictures_json(chat: SavedChat) -> dict[str, str]:
 
 
 def _turn_json(turn: Turn, chat: SavedChat, *, with_events: bool) -> dict[str, Any]:
-    parts = split_thinking(
-        turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking
-    )
+    parts = turn.split_answer(chat.list_entry.pair.thinking)
     body = {
         "id": turn.id,
         "parent": turn.parent,
@@ -322,6 +351,11 @@ def _turn_json(turn: Turn, chat: SavedChat, *, with_events: bool) -> dict[str, A
     }
     if turn.pictures:
         body["pictures"] = [to_builtins(picture) for picture in turn.pictures]
+    if turn.calls:
+        body["calls"] = [to_builtins(call) for call in turn.calls]
+        body["call_format"] = turn.call_format
+    if turn.results:
+        body["results"] = [to_builtins(result) for result in turn.results]
     if with_events:
         body["events"] = [json.loads(events.encode(event)) for event in turn.events]
     return body
@@ -338,11 +372,12 @@ def render_html(chat: SavedChat) -> str:
         if n == n_before:
             blocks.append(f"<h2>System</h2>\n{_text_html(chat.conversation.system)}")
         blocks += _question_html(turn, chat)
+        blocks += _results_html(turn, chat)
         blocks.append(f"<h2>{_escape(names[turn.model]) or name}</h2>")
         blocks += _answer_html(turn, chat)
     footer = f"{name} · {format_timestamp(chat.list_entry.updated)} · localspec"
     policy = _POLICY
-    if any(turn.pictures for turn in chat.conversation.turns):
+    if any(turn.all_pictures for turn in chat.conversation.turns):
         policy += _PICTURE_POLICY
     return _HTML_PAGE.format(
         title=title, body="\n".join(blocks), footer=footer, policy=policy
@@ -361,6 +396,15 @@ def _question_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
         yield _text_html(turn.question, "said you")
 
 
+def _results_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
+    for result in turn.results:
+        name = _escape(_name_result(result), multiline=False)
+        text = _escape(result.text)
+        yield f"<details><summary>{name}</summary><pre>{text}</pre></details>"
+        for picture in result.pictures:
+            yield _picture_html(picture, chat)
+
+
 def _picture_html(picture: PictureAttachment, chat: SavedChat) -> str:
     name = _escape(picture.name, multiline=False)
     address = _picture_address(picture, chat)
@@ -371,14 +415,14 @@ def _picture_html(picture: PictureAttachment, chat: SavedChat) -> str:
 
 
 def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
-    for part in split_thinking(
-        turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking
-    ):
+    for part in turn.split_answer(chat.list_entry.pair.thinking):
         if part.is_thinking:
             body = _text_html(part.text.strip("\n"))
             yield f"<details><summary>Thinking</summary>{body}</details>"
         else:
             yield from _markdown_html(part.text)
+    if turn.calls:
+        yield _text_html(_describe_calls(turn))
     if turn.finish_reason is None:
         yield "<p><em>interrupted</em></p>"
 

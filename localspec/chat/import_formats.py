@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from localspec.chat.conversation import (
     Attachment,
+    CallResult,
     Conversation,
     PictureAttachment,
     Turn,
@@ -38,6 +39,7 @@ from localspec.models.pictures import check_picture
 from localspec.protocol import events
 from localspec.protocol.events import FinishReason
 from localspec.protocol.json_values import JsonError, from_json
+from localspec.protocol.wire import ToolCall
 
 _T = TypeVar("_T")
 
@@ -155,6 +157,9 @@ class _OwnTurn(Struct):
     pictures: list[PictureAttachment] = []
     thinking: str = ""
     finish_reason: FinishReason | None = None
+    calls: list[ToolCall] = []
+    call_format: str = ""
+    results: list[CallResult] = []
     events: list[dict[str, Any]] = []
 
 
@@ -240,6 +245,9 @@ def _convert_own_turn(turn: _OwnTurn) -> Turn:
         id=turn.id,
         parent=turn.parent,
         model=turn.model,
+        calls=tuple(turn.calls),
+        call_format=turn.call_format,
+        results=tuple(turn.results),
     )
     try:
         parsed = [events.parse_event(body) for body in turn.events]

@@ -84,7 +84,7 @@ class ChatPictures:
         """
         paths: dict[str, str] = {}
         for turn in turns:
-            for picture in turn.pictures:
+            for picture in turn.all_pictures:
                 if picture.sha256 in paths:
                     continue
                 data = self.read(picture.sha256)

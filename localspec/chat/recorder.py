@@ -210,6 +210,9 @@ class ChatRecorder:
             self._mark_saved(answer)
             return
         can_append = not self._replaces_answer and turn.id not in self._unsaved_turns
+        if turn.calls:
+            # They are no events, and come with the end of the answer.
+            can_append = False
         if location is not None and can_append:
             if self._try_save(
                 lambda: history.append_events(location, turn.id, new_events)
@@ -312,6 +315,6 @@ class ChatRecorder:
             pair=self.pair,
             head=chat.head,
             dropped=chat.dropped,
-            turn_count=len(chat.turns),
+            turn_count=len(chat.questions),
             system_since=chat.system_since,
         )

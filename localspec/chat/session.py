@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import random
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path, PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from localspec import launch, paths
-from localspec.chat import export
+from localspec import config, launch, paths
+from localspec.chat import export, tool_loop
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer, replay_turn
 from localspec.chat.context_window import (
     AnswerGenerator,
@@ -28,6 +30,7 @@ from localspec.chat.context_window import (
 )
 from localspec.chat.conversation import (
     Attachment,
+    CallResult,
     Conversation,
     ConversationSnapshot,
     PictureAttachment,
@@ -47,7 +50,9 @@ from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
-from localspec.errors import LocalspecError, UsageError
+from localspec.chat.tool_loop import ToolFrontEnd
+from localspec.chat.tool_results import fit_results
+from localspec.errors import LocalspecError, PictureError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import (
     SETTINGS_NOTICE,
@@ -58,7 +63,7 @@ from localspec.launch import (
 )
 from localspec.models.local_files import inventory
 from localspec.models.model_names import PairNames
-from localspec.models.pictures import MAX_REQUEST_PICTURES
+from localspec.models.pictures import MAX_REQUEST_PICTURES, accept_picture
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import (
     ChatMessage,
@@ -66,8 +71,12 @@ from localspec.protocol.wire import (
     GenerateCommand,
     InspectCommand,
     PictureRef,
+    ToolCall,
 )
 from localspec.sanitize import sanitize
+from localspec.tools.approval import Approvals
+from localspec.tools.tool_types import ResultPicture
+from localspec.tools.toolbox import Toolbox
 
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
 _MAX_TITLE = 500  # Characters that are shown of a title.
@@ -83,6 +92,14 @@ class _BeforeTurn(Struct, frozen=True):
     pending_attachments: tuple[Attachment, ...]
     pending_pictures: tuple[PictureAttachment, ...]
     typed_question: str  # Empty if the turn was not typed, such as a regeneration.
+
+
+class _Answering(Struct, frozen=True):
+    """What the turns of one question have in common."""
+
+    engine: Engine
+    choose_policy: OverflowChooser
+    probabilities: bool = False
 
 
 class ChatSession:
@@ -157,6 +174,10 @@ class ChatSession:
         """Where the next chat is saved; None: nowhere. A private chat is not saved at
         all, and the chat after it is again."""
         self._exported_paths: set[Path] = set()
+        # Tools.
+        self.toolbox: Toolbox | None = None
+        """The tools of this chat. Who sets it closes it."""
+        self.approvals = Approvals()
         # The answer.
         self.stats = SpeculationStats(answer=self._replay_last_answer())
         self.last_drafter = "auto"  # Before speculation was turned off.
@@ -164,7 +185,8 @@ class ChatSession:
         self.withdrawn_question: str | None = None
         """The question of the last turn if that was withdrawn; empty: it was not typed."""
         self._before_turn: _BeforeTurn | None = None
-        self._stop_requested = False
+        self._stop = threading.Event()
+        """Set while an answer, or a call of a tool, is to end."""
         self._engine: Engine | None = None  # The one that answers now.
         self._last_request: GenerateCommand | None = None
         self._last_answered = 0
@@ -331,6 +353,22 @@ class ChatSession:
         return self.loaded is not None and not self.loaded.has_chat_template
 
     @property
+    def last_question(self) -> str:
+        """The question that is answered last, also if calls of tools followed it.
+
+        Raises UsageError if the chat is empty.
+        """
+        self.require_turns()
+        return self.conversation.questions[-1].question
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the next answer is offered tools."""
+        if self.loaded is None or not self.loaded.has_chat_template:
+            return False
+        return self.toolbox is not None and bool(self.toolbox.definitions())
+
+    @property
     def tokens_left(self) -> int | None:
         """Free tokens of the context; None until the model is loaded."""
         if self.loaded is None:
@@ -378,8 +416,13 @@ class ChatSession:
 
     @property
     def n_omitted_turns(self) -> int:
-        """The oldest turns of the path that are not sent to the model."""
-        return self.conversation.active_dropped.turns
+        """The oldest turns of the path that are not sent to the model.
+
+        A question counts as one, however many tool steps it has.
+        """
+        conversation = self.conversation
+        dropped = conversation.turns[: conversation.active_dropped.turns]
+        return len([turn for turn in dropped if not turn.is_tool_step])
 
     # --- the engine
     # -----------------------------------------------------------------------
@@ -488,7 +531,7 @@ class ChatSession:
             self._start_turn(self.conversation.retry)
 
     def edit_last(self, question: str) -> None:
-        """Start a turn in place of the last one, with the same files."""
+        """Start a turn in place of the last question, with the same files."""
         self.require_turns()
         last = self.conversation.turns[-1].id
         self._start_turn(lambda: self.conversation.edit_turn(last, question), question)
@@ -511,7 +554,7 @@ class ChatSession:
             typed_question,
         )
         self.withdrawn_question = None
-        self._stop_requested = False
+        self._stop.clear()
         self.is_answering = True
         self.stats.start_answer(answer)
 
@@ -567,24 +610,80 @@ class ChatSession:
         choose_policy: OverflowChooser = lambda _: "stop",
         *,
         probabilities: bool = False,
+        tools: ToolFrontEnd | None = None,
     ) -> Iterator[AnswerDelta]:
         """Generate the answer of the turn that was started.
+
+        With `tools` the model may call those of `toolbox`. Then one question can take
+        several turns: each answer with calls is followed by a turn of their results.
+        Without it nothing is offered.
 
         Raises what the engine raises. If nothing was written before, for example
         because the prompt is too long, the turn is withdrawn: see `withdrawn_question`.
         """
+        self.update_costs(engine)  # They may have been measured since.
+        answering = _Answering(engine, choose_policy, probabilities=probabilities)
+        try:
+            if tools is None or not self.calls_tools:
+                yield from self._stream_turn(answering)
+            else:
+                yield from self._stream_with_tools(answering, tools)
+        finally:
+            self.finish_answer()
+
+    def _stream_with_tools(
+        self, answering: _Answering, front_end: ToolFrontEnd
+    ) -> Iterator[AnswerDelta]:
+        """Answers and calls in turn, until an answer calls nothing.
+
+        When the most calls are made, the model is offered no tools, so that it answers.
+        """
+        n_left = _read_max_calls()
+        while True:
+            yield from self._stream_turn(answering, front_end, offers=n_left > 0)
+            calls = self.conversation.turns[-1].calls
+            if not calls:
+                return
+            if n_left <= 0:
+                message = "The model asked for more calls than one answer may have."
+                self._notices.append(Notice("warning", "too-many-calls", message))
+                return
+            results = self._run_calls(calls, front_end, n_left)
+            n_left -= len(calls)
+            self._begin_tool_step(answering.engine, results)
+            front_end.begin_turn(self.conversation.turns[-1])
+
+    def _stream_turn(
+        self,
+        answering: _Answering,
+        front_end: ToolFrontEnd | None = None,
+        *,
+        offers: bool = False,
+    ) -> Iterator[AnswerDelta]:
+        """The answer of the last turn. `offers`: whether tools are offered."""
         assert self.loaded is not None
         answer = self.answer
-        self._engine = engine
-        self.update_costs(engine)  # They may have been measured since.
+        offered = ""
+        writing: tool_loop.CallWriting | None = None
+        if front_end is not None and self.toolbox is not None:
+            writing = tool_loop.CallWriting(self.toolbox, front_end)
+            # Also an answer that is offered no more tools may have a call.
+            answer.offer_tools(self.loaded.tool_format, self.toolbox.schemas())
+            if offers:
+                offered = self.toolbox.to_json()
+        options = RequestOptions(
+            self.settings, self.loaded, answering.probabilities, offered
+        )
+        # While a tool is asked about or runs, a stop is none of the engine's.
+        self._engine = answering.engine
         try:
-            self._write_picture_files()
+            self._prepare_prompt()
             generator = AnswerGenerator(
-                engine,
+                answering.engine,
                 self.conversation,
-                RequestOptions(self.settings, self.loaded, probabilities),
-                choose_policy=choose_policy,
-                is_stopped=lambda: self._stop_requested,
+                options,
+                choose_policy=answering.choose_policy,
+                is_stopped=self._stop.is_set,
                 stats=self.stats,
             )
             for delta in generator.stream():
@@ -593,16 +692,61 @@ class ChatSession:
                 self.recorder.record_progress()
                 if self._is_new(delta.event):
                     yield delta
+                if writing is not None:
+                    writing.show(answer)
         except LocalspecError:
             if answer.engine_exit is None:
-                if answer.rounds:
+                if answer.rounds or self.conversation.turns[-1].is_tool_step:
                     yield self.stats.add(GenerationFinished("error"))
                 else:
                     self._withdraw_turn(answer.turn)
             raise
         finally:
             self._engine = None
-            self.finish_answer()
+
+    def _run_calls(
+        self, calls: Sequence[ToolCall], front_end: ToolFrontEnd, n_left: int
+    ) -> tuple[CallResult, ...]:
+        """The results of an answer's calls, of which at most `n_left` run."""
+        assert self.toolbox is not None
+        results = tool_loop.run_calls(
+            calls[:n_left],
+            self.toolbox,
+            self.approvals,
+            front_end,
+            self._stop,
+            keep_picture=self._keep_picture,
+            notify=self._notices.append,
+        )
+        surplus = [tool_loop.refuse_surplus(call) for call in calls[n_left:]]
+        return (*results, *surplus)
+
+    def _begin_tool_step(
+        self, engine: Engine, results: tuple[CallResult, ...]
+    ) -> None:
+        """Save the results, cut to what fits, before the model reads them."""
+        assert self.loaded is not None
+        assert self.toolbox is not None
+        options = RequestOptions(
+            self.settings, self.loaded, tools=self.toolbox.to_json()
+        )
+        with suppress(LocalspecError):  # An engine that has exited reports it itself.
+            results = fit_results(engine, self.conversation, options, results)
+        self.conversation.add_results(results)
+        answer = self.recorder.record_question(self.thinking_markers)
+        self.stats.start_answer(answer)
+
+    def _keep_picture(
+        self, picture: ResultPicture, name: str
+    ) -> PictureAttachment | None:
+        """A picture of a result, as one of the chat; None if it cannot be used."""
+        try:
+            return self.pictures.add(accept_picture(picture.data, name))
+        except PictureError as error:
+            message = f"A picture of {name} is left out: {error.message}"
+            shown = sanitize(message, multiline=False)
+            self._notices.append(Notice("warning", "picture-left-out", shown))
+            return None
 
     def _is_new(self, event: Event) -> bool:
         """Whether the event is not a notice on the template that was shown before.
@@ -616,7 +760,8 @@ class ChatSession:
         return is_new
 
     def stop(self) -> None:
-        self._stop_requested = True
+        """End the answer, or the call of a tool that is asked about or runs."""
+        self._stop.set()
         if self._engine is not None:
             self._engine.stop()
 
@@ -625,14 +770,15 @@ class ChatSession:
         self.recorder.finish_answer()
         self.is_answering = False
 
-    def _write_picture_files(self) -> None:
+    def _prepare_prompt(self) -> None:
         """Give the engine the pictures of the path; a line says what it does not see."""
         conversation = self.conversation
+        conversation.thinking_markers = self.thinking_markers
         conversation.picture_paths = {}
         if self.loaded is not None and self.loaded.sees:
             conversation.picture_paths = self.pictures.write_files(conversation.turns)
         for turn in conversation.turns:
-            for picture in turn.pictures:
+            for picture in turn.all_pictures:
                 if picture.sha256 not in conversation.picture_paths:
                     self._tell_unseen(picture)
 
@@ -732,6 +878,7 @@ class ChatSession:
     def _start_chat(self, conversation: Conversation, *, private: bool) -> None:
         self.require_idle()
         self.recorder.close()
+        self.approvals.forget_chat()
         self.conversation = conversation
         history = None if private else self.history_for_new_chats
         self.pictures = ChatPictures()
@@ -837,6 +984,11 @@ def _find_reader(
     if saved_chat is None:
         return no_pictures
     return saved_chat.read_picture if history is None else history.read_picture
+
+
+def _read_max_calls() -> int:
+    """How many calls one answer may have, by config.toml."""
+    return int(config.resolve().get("tools.max_calls"))
 
 
 def _random_seed() -> int:

@@ -17,6 +17,7 @@ from localspec.config.option_types import Option
 from localspec.config.options import OPTIONS
 from localspec.errors import UsageError
 from localspec.models import catalog, maker_sampling
+from localspec.models.chat_template import generic_tools
 from localspec.models.chat_template.thinking_effort import check_thinking
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
@@ -203,6 +204,8 @@ class LoadedModel(Struct, frozen=True):
     draft_kind: str | None = None
     """A name of `draft_kinds.py`; None without a draft."""
     sees: bool = False  # Whether a projector is loaded, so that it takes pictures.
+    tool_format: str = ""
+    """How it writes calls: a row of `tool_formats.py`. Empty without a template."""
 
     @classmethod
     def from_ready(
@@ -245,6 +248,7 @@ class LoadedModel(Struct, frozen=True):
             sees=ready.settings.get("images") is not None,
             thinking_markers=markers,
             thinking_controls=tuple(chat.get("thinking_controls") or ()),
+            tool_format=chat.get("tools") or generic_tools.FORMAT,
         )
         if template:
             loaded = replace(
@@ -252,6 +256,7 @@ class LoadedModel(Struct, frozen=True):
                 template=template,
                 thinking_controls=(),
                 template_override=template,
+                tool_format=generic_tools.FORMAT,
             )
         return loaded
 
@@ -289,10 +294,12 @@ def build_request(
     *,
     probabilities: bool = False,
     seed: int | None = None,
+    tools: str = "",
 ) -> GenerateCommand:
     """Build the engine request for the last turn.
 
-    Its seed is derived from the conversation's unless `seed` is given.
+    Its seed is derived from the conversation's unless `seed` is given. `tools`: those
+    that are offered, as JSON; a completion model is offered none.
     """
     if seed is None:
         seed = conversation.derive_seed(settings.seed)
@@ -334,10 +341,16 @@ def build_request(
         )
     if max_tokens is None:
         max_tokens = max(1, loaded.n_ctx)
+    stop = settings.stop
+    if tools and loaded.tool_format == generic_tools.FORMAT:
+        # A model that was not trained for tools goes on with a result of its own.
+        stop = (*stop, generic_tools.RESULT_OPENING)
     return replace(
         request,
         text="",
         messages=conversation.messages(),
+        tools=tools,
+        stop=stop,
         max_tokens=max_tokens,
         think_budget=settings.think_budget,
         think=settings.think,

@@ -223,14 +223,14 @@ def _turns(session: ChatSession, argument: str) -> CommandResult:
     number = words[0] if words else ""
     branch = words[1] if len(words) > 1 else ""
     conversation = session.conversation
-    turn = _find_turn(number, conversation.turns)
+    turn = _find_turn(number, conversation.questions)
     if not branch:
         question = session.return_to(turn.id)
         message = f"Back before turn {number}. The later turns stay as a branch."
         return CommandResult(message, sanitize(question))
     sibling = _find_turn(branch, conversation.branches(turn.id))
     session.switch_branch(sibling.id)
-    n_turns = count(len(conversation.turns), "turn")
+    n_turns = count(len(conversation.questions), "turn")
     return CommandResult(f"Branch {branch} of turn {number}: {n_turns}.")
 
 

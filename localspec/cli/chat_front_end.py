@@ -153,7 +153,7 @@ class LinearFrontEnd:
             start = partial(self.session.edit_last, question)
             self._pending_turn = PendingTurn(start, NOT_SENT_HINT)
         else:
-            last = self.session.conversation.turns[-1].question
+            last = self.session.last_question
             self._initial_text = f"/edit {sanitize(last)}"
 
     def copy_text(self, select: Callable[[], str]) -> None:
@@ -260,7 +260,7 @@ class LinearFrontEnd:
         conversation = self.session.conversation
         names = self.session.name_answers()
         models = {turn.model for turn in conversation.turns}
-        for number, turn in enumerate(conversation.turns, 1):
+        for number, turn in enumerate(conversation.questions, 1):
             notes = [conversation.format_branch(turn.id)]
             if len(models) > 1:
                 notes.append(names[turn.model])

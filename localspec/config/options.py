@@ -467,6 +467,14 @@ _APP = (
         safe_value=True,
     ),
     _app(
+        "tools.max_calls",
+        whole("a whole number of calls from 1", 1, 1000),
+        "Calls of tools in one answer; after them the model must answer.",
+        default=16,
+        title="tool calls in an answer",
+        takes_effect="at the next message",
+    ),
+    _app(
         "downloads.limit",
         number("a number of MB/s above 0", above=True),
         "Maximum speed of all downloads together.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import json
 import os
 import stat
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from localspec.errors import NotFoundError
 from localspec.protocol.json_values import JsonError, from_json
@@ -35,6 +37,7 @@ from localspec.tools.tool_types import (
 from localspec.units import count, size_limit
 
 PROVIDER = "folder"
+READ_NAME = f"{PROVIDER}.read"
 _MAX_ENTRIES = 500
 _MAX_FILE_BYTES = 16 << 20
 _MAX_SEARCHED_BYTES = 2 << 20
@@ -132,13 +135,18 @@ class FolderTools:
         if not self.folder.is_dir():
             shown = sanitize(str(folder), multiline=False)
             raise NotFoundError(f"There is no folder {shown}.", "Check its path.")
+        # Who allows to read one folder does not allow another.
+        origin = str(self.folder)
+        self._definitions = tuple(
+            replace(each, origin=origin) for each in _DEFINITIONS
+        )
 
     @property
     def name(self) -> str:
         return PROVIDER
 
     def definitions(self) -> Sequence[ToolDefinition]:
-        return _DEFINITIONS
+        return self._definitions
 
     def call(
         self, tool: str, arguments: Mapping[str, Any], stop: StopSignal
@@ -207,6 +215,24 @@ class FolderTools:
         elif not lines:
             return make_result(f"No line of {count(search.n_files, 'file')} has it.")
         return make_result("\n".join(lines))
+
+
+def cut_read_text(kept: str, arguments: str) -> tuple[str, str]:
+    """The beginning of what `read` returned, to a line's end, and how to read on.
+
+    `arguments` is the JSON of the call. Of lines 11 to 14 with a beginning of line 15,
+    the four lines and "[Read on with line=15, and fewer lines.]" are returned. Without a
+    whole line the second text is empty.
+    """
+    lines = kept.split("\n")[:-1]
+    try:
+        wanted = from_json(_ReadArguments, json.loads(arguments))
+    except ValueError:
+        return kept, ""
+    if not lines:
+        return kept, ""
+    note = f"[Read on with line={wanted.line + len(lines)}, and fewer lines.]"
+    return "\n".join(lines), note
 
 
 def _shorten(line: str, limit: int) -> str:

@@ -30,6 +30,8 @@ class ToolDefinition(Struct, frozen=True):
 
     It is shown, and nothing relies on it.
     """
+    origin: str = ""
+    """What stands behind the provider's name: a folder, a program or an address."""
 
     @property
     def full_name(self) -> str:
@@ -40,10 +42,16 @@ class ToolDefinition(Struct, frozen=True):
     def fingerprint(self) -> str:
         """Changes with everything that a person reads before allowing the tool.
 
-        A server may describe a tool in another way after it was allowed. Then it is
-        asked for again.
+        A server may describe a tool in another way after it was allowed, and another
+        program or folder may take over its name. Then it is asked for again.
         """
-        facts = [self.full_name, self.description, self.schema, self.claims]
+        facts = [
+            self.full_name,
+            self.description,
+            self.schema,
+            self.claims,
+            self.origin,
+        ]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -60,6 +68,10 @@ class ToolResult(Struct, frozen=True):
     pictures: tuple[ResultPicture, ...] = ()
     n_left_out: int = 0
     """Characters that were cut; the text says so."""
+    failure: str = ""
+    """What a person is told if the provider itself has failed, such as a server that
+    has ended.
+    """
 
 
 def make_result(text: str, pictures: Sequence[ResultPicture] = ()) -> ToolResult:

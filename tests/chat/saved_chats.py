@@ -68,7 +68,7 @@ def about(
         PAIR,
         conversation.head,
         conversation.dropped,
-        len(conversation.turns),
+        len(conversation.questions),
     )
 
 

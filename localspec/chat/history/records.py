@@ -15,11 +15,12 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from localspec.chat.conversation import (
     Attachment,
+    CallResult,
     Conversation,
     DroppedTurns,
     PictureAttachment,
@@ -33,6 +34,7 @@ from localspec.models.catalog import Catalog
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_values import JsonError, from_json, parse_object
+from localspec.protocol.wire import ToolCall
 from localspec.sanitize import sanitize
 
 _T = TypeVar("_T")
@@ -43,7 +45,7 @@ SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
 TURN_COLUMNS = (
     "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 )
-"""The columns that `load_turn` expects, before `pictures`."""
+"""The columns that `load_turn` expects, before `pictures` and `calls`."""
 LIST_COLUMNS = (
     "id, title, pair, turns, created, updated, (SELECT substr(question, 1, 1000) "
     "FROM turns WHERE turns.chat = chats.id ORDER BY turns.id LIMIT 1)"
@@ -77,7 +79,7 @@ class ChatMetadata(Struct, frozen=True):
     pair: ChatPair
     head: int | None
     dropped: DroppedTurns
-    turn_count: int  # Turns on the path to the head.
+    turn_count: int  # Questions on the path to the head.
     system_since: int = 0  # As in `Conversation`.
 
 
@@ -263,6 +265,29 @@ def load_pictures(text: object) -> tuple[PictureAttachment, ...]:
         return ()
 
 
+class TurnCalls(Struct, frozen=True):
+    """The calls of a turn, and what became of those of the turn before."""
+
+    format: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[CallResult, ...] = ()
+
+
+def dump_calls(turn: Turn) -> str:
+    """Empty for a turn without calls and results, as most are."""
+    if not turn.calls and not turn.results:
+        return ""
+    calls = TurnCalls(turn.call_format, turn.calls, turn.results)
+    return json.dumps(to_builtins(calls))
+
+
+def load_calls(text: object) -> TurnCalls:
+    """None if the value is invalid."""
+    if text == "":
+        return TurnCalls()
+    return _convert(TurnCalls, _parse_object(text)) or TurnCalls()
+
+
 def _parse_object(text: object) -> dict[str, Any]:
     """Empty if the text is damaged."""
     try:
@@ -320,7 +345,10 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
 
     Raises ValueError if the row is damaged.
     """
-    _, id_, parent, question, files, answer, reason, attempt, inside, model, shown = row
+    _, id_, parent, question, files, answer, reason, attempt, inside, model, *later = (
+        row
+    )
+    pictures, calls_text = later
     if not isinstance(id_, int) or not isinstance(attempt, int):
         raise ValueError("a damaged row")
     if not isinstance(parent, int):
@@ -333,6 +361,7 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
         # The answer began inside its thinking, which only this event says.
         prefill = Prefill(done=0, total=0, reused=0, thinking=True)
         loaded_events.insert(0, prefill)
+    calls = load_calls(calls_text)
     return Turn(
         question=str(question),
         answer=str(answer),
@@ -340,10 +369,13 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
         attempt=attempt,
         events=tuple(loaded_events),
         attachments=load_attachments(files),
-        pictures=load_pictures(shown),
+        pictures=load_pictures(pictures),
         id=id_,
         parent=parent,
         model=str(model),
+        calls=calls.calls,
+        call_format=calls.format,
+        results=calls.results,
     )
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from localspec.errors import InUseError
 from localspec.sqlite_damage import damage_error, has_unknown_write_version
 
-SCHEMA_VERSION = 2
-"""1 had no pictures."""
+SCHEMA_VERSION = 3
+"""1 had no pictures, and 2 no calls of tools."""
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
 MAX_CHECKED_BYTES = 32 * 1024 * 1024
 """Larger files are not checked when they are opened: it takes a while."""
@@ -28,7 +28,8 @@ TABLES = {
     "turns": """key INTEGER PRIMARY KEY AUTOINCREMENT, chat INTEGER NOT NULL, id INTEGER NOT NULL,
         parent INTEGER, question TEXT NOT NULL, attached TEXT NOT NULL, answer TEXT NOT NULL,
         reason TEXT, attempt INTEGER NOT NULL, inside INTEGER NOT NULL, changed INTEGER NOT NULL,
-        model TEXT NOT NULL DEFAULT '', pictures TEXT NOT NULL DEFAULT '[]', UNIQUE (chat, id)""",
+        model TEXT NOT NULL DEFAULT '', pictures TEXT NOT NULL DEFAULT '[]',
+        calls TEXT NOT NULL DEFAULT '', UNIQUE (chat, id)""",
     "events": """key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, n INTEGER NOT NULL,
         body BLOB NOT NULL, UNIQUE (turn, n)""",
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
@@ -44,12 +45,15 @@ LATER_TABLES = {"pictures": "sha256 TEXT PRIMARY KEY, body BLOB NOT NULL"}
 They are made after all others. So the rows of those begin at the same pages in every
 file, which the repair relies on.
 """
-_PICTURES_COLUMN = "pictures TEXT NOT NULL DEFAULT '[]'"
-"""What `turns` of version 1 lacks. SQLite adds a column before the constraints."""
+LATER_COLUMNS = {
+    "pictures": "pictures TEXT NOT NULL DEFAULT '[]'",
+    "calls": "calls TEXT NOT NULL DEFAULT ''",
+}
+"""What `turns` of versions 1 and 2 lacks. SQLite adds a column before the constraints."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the file, create its tables if it is new, and upgrade those of version 1.
+    """Open the file, create its tables if it is new, and upgrade earlier ones.
 
     Raises InUseError if a newer version wrote it, and sqlite3.Error.
     """
@@ -91,7 +95,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables that are missing, and add what those of version 1 lack.
+    """Create the tables that are missing, and add what those of earlier versions lack.
 
     Raises sqlite3.DatabaseError if one is damaged, and then changes nothing.
     """
@@ -109,8 +113,10 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 def _create_missing(connection: sqlite3.Connection) -> None:
     columns_of_turns = list_columns(connection, "turns")
-    if columns_of_turns and "pictures" not in columns_of_turns:
-        connection.execute(f"ALTER TABLE turns ADD COLUMN {_PICTURES_COLUMN}")
+    if columns_of_turns:
+        for name, declaration in LATER_COLUMNS.items():
+            if name not in columns_of_turns:
+                connection.execute(f"ALTER TABLE turns ADD COLUMN {declaration}")
     for name, columns in TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
     connection.execute("CREATE INDEX IF NOT EXISTS touched ON chats (touched)")

@@ -346,7 +346,8 @@ class ChatHistory:
 
 
 def _load_turns(db: sqlite3.Connection, chat: int, *, with_events: bool) -> list[Turn]:
-    query = f"SELECT {records.TURN_COLUMNS}, {_pictures_column(db)} FROM turns WHERE chat = ?"
+    columns = f"{records.TURN_COLUMNS}, {_later_columns(db)}"
+    query = f"SELECT {columns} FROM turns WHERE chat = ?"
     turns = []
     for row in db.execute(query, (chat,)):
         key = row[0]
@@ -356,13 +357,15 @@ def _load_turns(db: sqlite3.Connection, chat: int, *, with_events: bool) -> list
     return turns
 
 
-def _pictures_column(db: sqlite3.Connection) -> str:
-    """What to select as the pictures of a turn.
+def _later_columns(db: sqlite3.Connection) -> str:
+    """What to select as the pictures and the calls of a turn.
 
-    A file of version 1 that cannot be written is not upgraded, and has no pictures.
+    A file of an earlier version that cannot be written is not upgraded, and lacks them.
     """
-    has_pictures = "pictures" in schema.list_columns(db, "turns")
-    return "pictures" if has_pictures else "'[]'"
+    present = schema.list_columns(db, "turns")
+    pictures = "pictures" if "pictures" in present else "'[]'"
+    calls = "calls" if "calls" in present else "''"
+    return f"{pictures}, {calls}"
 
 
 def _load_events(db: sqlite3.Connection, key: object) -> list[Event]:
@@ -449,14 +452,12 @@ class SearchIndex:
             index.execute("DELETE FROM seen")
             index.execute("INSERT INTO seen VALUES (?, 0)", (name,))
         query = (
-            f"SELECT key, question, answer, {_pictures_column(database)}, changed "
+            f"SELECT key, changed, question, answer, {_later_columns(database)} "
             "FROM turns WHERE changed > ? ORDER BY changed"
         )
-        for key, question, answer, pictures, changed in database.execute(
-            query, (clock,)
-        ):
+        for key, changed, *texts in database.execute(query, (clock,)):
             index.execute("DELETE FROM words WHERE rowid = ?", (key,))
-            text = _searched_text(question, answer, pictures).lower()
+            text = _searched_text(*texts).lower()
             index.execute("INSERT INTO words (rowid, said) VALUES (?, ?)", (key, text))
             clock = changed
         index.execute("UPDATE seen SET clock = ?", (clock,))
@@ -497,8 +498,7 @@ def _search_turns(
     db: sqlite3.Connection, keys: list[int] | None, terms: Sequence[str], limit: int
 ) -> list[tuple[int, int, str]]:
     """Chat, turn and excerpt of the turns that contain all terms, the latest first."""
-    pictures = _pictures_column(db)
-    query = f"SELECT chat, id, question, answer, {pictures} FROM turns"
+    query = f"SELECT chat, id, question, answer, {_later_columns(db)} FROM turns"
     if keys is None:
         return _excerpts(db.execute(f"{query} ORDER BY key DESC"), terms, limit)
     rows = (db.execute(f"{query} WHERE key = ?", (key,)).fetchone() for key in keys)
@@ -506,11 +506,13 @@ def _search_turns(
 
 
 def _excerpts(
-    rows: Iterable[tuple[int, int, str, str, str]], terms: Sequence[str], limit: int
+    rows: Iterable[tuple[int, int, str, str, str, str]],
+    terms: Sequence[str],
+    limit: int,
 ) -> list[tuple[int, int, str]]:
     hits: list[tuple[int, int, str]] = []
-    for chat, turn, question, answer, pictures in rows:
-        text = _searched_text(question, answer, pictures)
+    for chat, turn, *texts in rows:
+        text = _searched_text(*texts)
         if _contains_all(text, terms):
             hits.append((chat, turn, _excerpt(text, terms[0])))
         if len(hits) == limit:
@@ -518,11 +520,15 @@ def _excerpts(
     return hits
 
 
-def _searched_text(question: object, answer: object, pictures: object) -> str:
-    """What a search finds of a turn: also the names of its pictures."""
+def _searched_text(
+    question: object, answer: object, pictures: object, calls: object
+) -> str:
+    """What a search finds of a turn: also names of pictures, and results of calls."""
     parts = [str(question), str(answer)]
     if pictures != _NO_PICTURES:
         parts += [picture.name for picture in records.load_pictures(pictures)]
+    for result in records.load_calls(calls).results:
+        parts += [result.tool, result.text]
     return "\n".join(parts)
 
 
@@ -634,6 +640,7 @@ def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> No
         "changed": clock,
         "model": records.replace_surrogates(turn.model),
         "pictures": _dump_pictures(turn),
+        "calls": records.dump_calls(turn),
     }
     _add_events(db, _insert(db, "turns", values), turn.events)
 
@@ -646,7 +653,7 @@ def _write_pictures(
     db: sqlite3.Connection, turn: Turn, read_picture: PictureReader
 ) -> None:
     """Add the files of a turn's pictures that no turn had before."""
-    for picture in turn.pictures:
+    for picture in turn.all_pictures:
         query = "SELECT 1 FROM pictures WHERE sha256 = ?"
         if db.execute(query, (picture.sha256,)).fetchone() is not None:
             continue
@@ -667,17 +674,21 @@ def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> No
 def _append_to_answer(
     db: sqlite3.Connection, chat: int, turn: int, events: Sequence[Event], clock: int
 ) -> None:
-    query = "SELECT key, pictures FROM turns WHERE chat = ? AND id = ?"
+    query = "SELECT key, pictures, calls FROM turns WHERE chat = ? AND id = ?"
     row = db.execute(query, (chat, turn)).fetchone()
     if row is None:
         raise _chat_not_found(chat)
-    key, pictures = row
+    key, pictures, calls = row
     _add_events(db, key, events)
-    before = Turn("", pictures=records.load_pictures(pictures))
+    before = Turn(
+        "",
+        pictures=records.load_pictures(pictures),
+        results=records.load_calls(calls).results,
+    )
     more = before.with_events(events)
-    if more.pictures != before.pictures:
-        query = "UPDATE turns SET pictures = ? WHERE key = ?"
-        db.execute(query, (_dump_pictures(more), key))
+    if more.all_pictures != before.all_pictures:
+        query = "UPDATE turns SET pictures = ?, calls = ? WHERE key = ?"
+        db.execute(query, (_dump_pictures(more), records.dump_calls(more), key))
     db.execute(
         "UPDATE turns SET answer = answer || :text, reason = :reason, "
         "inside = max(inside, :inside), changed = :clock WHERE key = :key",
@@ -707,8 +718,8 @@ def _delete_unused_pictures(db: sqlite3.Connection) -> None:
     saved = {sha256 for (sha256,) in db.execute("SELECT sha256 FROM pictures")}
     if not saved:
         return
-    query = "SELECT pictures FROM turns WHERE pictures != ?"
-    for (pictures,) in db.execute(query, (_NO_PICTURES,)):
-        saved.difference_update(_HASH.findall(str(pictures)))
+    query = "SELECT pictures || calls FROM turns WHERE pictures != ? OR calls != ''"
+    for (texts,) in db.execute(query, (_NO_PICTURES,)):
+        saved.difference_update(_HASH.findall(str(texts)))
     for sha256 in saved:
         db.execute("DELETE FROM pictures WHERE sha256 = ?", (sha256,))

@@ -14,3 +14,4 @@ COMMANDS = (
     ),
 )
 ENGINE_CHECKS = ("localspec.extras.tools.doctor:check_servers",)
+TOOL_CONNECTORS = ("localspec.extras.tools.opening:connect",)

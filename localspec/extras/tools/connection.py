@@ -24,6 +24,7 @@ from typing import Any
 import anyio
 import mcp_types
 from mcp import Client, MCPError
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from localspec import __version__
@@ -181,10 +182,10 @@ class ServerConnection:
 
     def _describe_end(self) -> ToolResult:
         reason = self._problem or "it was closed"
-        return make_error(f"The server {self.name} is not connected: {reason}.")
+        return _fail(f"The server {self.name} is not connected: {reason}.")
 
     def _describe_timeout(self) -> ToolResult:
-        return make_error(f"{self.name} did not answer in {self._format_timeout()}.")
+        return _fail(f"{self.name} did not answer in {self._format_timeout()}.")
 
     def _format_timeout(self) -> str:
         return f"{self.settings.timeout:g} seconds"
@@ -302,6 +303,7 @@ class ServerConnection:
             description=(tool.description or "")[:_MAX_DESCRIPTION],
             schema=tool.input_schema,
             claims=_read_claims(tool.annotations),
+            origin=self.settings.address,
         )
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
@@ -324,6 +326,11 @@ class ServerConnection:
             if self._problem:
                 return self._describe_end()
             return make_error(f"The call failed: {_explain(error)}.")
+
+
+def _fail(text: str) -> ToolResult:
+    """The result of a call when the server fails, which a person is told, too."""
+    return replace(make_error(text), failure=text)
 
 
 def _read_claims(annotations: Any) -> tuple[str, ...]:

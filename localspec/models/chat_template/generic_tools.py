@@ -24,9 +24,12 @@ from msgspec.structs import replace
 from localspec.models.chat_template.schema_references import require_object
 from localspec.protocol.wire import ChatMessage, ToolCall
 
+FORMAT = "generic"
+"""The name of this form among the formats of tools (`tool_formats.py`)."""
 OPENING = "<tool_call>"
 BEFORE_OBJECT = "\n"
 AFTER_OBJECT = "\n</tool_call>"
+RESULT_OPENING = "<tool_response>"
 
 _DESCRIPTION = """\
 You can call tools. Each line has the name of a tool, what it does, and the JSON Schema \
@@ -129,4 +132,4 @@ def _write_results(
 
 
 def write_result(result: ChatMessage) -> str:
-    return f"<tool_response>\n{result.content}\n</tool_response>"
+    return f"{RESULT_OPENING}\n{result.content}\n</tool_response>"

@@ -172,13 +172,24 @@ class ToolCallParser:
     limit on what is read again (`_MAX_CHARS_AGAIN`); after it, such a body is text.
     """
 
-    def __init__(self, format_name: str, parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        format_name: str,
+        parameters: Mapping[str, Any],
+        *,
+        reads_unknown: bool = False,
+    ) -> None:
         """`parameters`: the JSON Schema of each tool's arguments, by its name.
 
-        If it is empty, any tool may be called.
+        If it is empty, any tool may be called. `reads_unknown`: calls of tools that are
+        not offered are read, too, unless the format has no mark that tells them from
+        text.
         """
         self._format = TOOL_FORMATS[format_name]
-        self._parameters = _ToolSchemas(parameters)
+        has_marks = not self._format.begins_bare
+        self._parameters = _ToolSchemas(
+            parameters, reads_unknown=reads_unknown and has_marks
+        )
         self._again = WorkBudget(_MAX_CHARS_AGAIN)
         self._scanner = TextScanner()
         self._place: _Place = "start" if self._format.begins_bare else "text"
@@ -515,22 +526,25 @@ def _end_of_space(text: str, start: int) -> int:
 class _ToolSchemas:
     """JSON Schemas of arguments by name; without any, whatever has a name is a tool."""
 
-    def __init__(self, schemas: Mapping[str, Any]) -> None:
+    def __init__(
+        self, schemas: Mapping[str, Any], *, reads_unknown: bool = False
+    ) -> None:
         self._schemas = schemas
+        self._has_any_name = reads_unknown or not schemas
         self._types: dict[str, ArgumentTypes] = {}
         self._budget = WorkBudget(_MAX_SCHEMA_STEPS)
 
     def __contains__(self, name: object) -> bool:
-        if not self._schemas:
+        if self._has_any_name:
             return bool(name)
         return name in self._schemas
 
     def find_name(self, written: str, glued_type: str) -> str | None:
         """The offered tool of a name, also where a type is glued to it."""
-        if written in self:
-            return written
         shorter = written.removesuffix(glued_type)
-        return shorter if glued_type and shorter in self else None
+        if glued_type and written not in self._schemas and shorter in self._schemas:
+            return shorter
+        return written if written in self else None
 
     def types_of(self, name: str) -> ArgumentTypes:
         """What is known of a tool's arguments.

@@ -22,6 +22,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from localspec.models.chat_template import generic_tools
 from localspec.models.chat_template.call_bodies import (
     BodyStyle,
     GemmaStyle,
@@ -468,7 +469,7 @@ _ROWS = (
 
 
 GENERIC = ToolFormat(
-    "generic",
+    generic_tools.FORMAT,
     marks=("<tool_call>",),
     readers=(_object("<tool_call>"),),
     closers=("</tool_call>",),

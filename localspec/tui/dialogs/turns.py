@@ -60,7 +60,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
             yield Static(_KEY_HINTS, classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        self._fill_list(len(self._conversation.turns) - 1)
+        self._fill_list(len(self._conversation.questions) - 1)
 
     def on_resize(self) -> None:
         self._fill_list(self._highlighted_index)
@@ -74,8 +74,15 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         return self._list.highlighted or 0
 
     def _listed_turns(self) -> tuple[Turn, ...]:
-        """The current branch, and the last undone turn after it."""
-        return (*self._conversation.turns, *self._conversation.undone_turns()[-1:])
+        """The questions of the current branch, and the last undone turn after it."""
+        return (*self._conversation.questions, *self._conversation.undone_turns()[-1:])
+
+    def _answer_of(self, index: int) -> str:
+        """The answer to a listed question: that of its last tool step."""
+        turn = self._listed_turns()[index]
+        if index < len(self._conversation.questions):
+            turn = self._conversation.list_steps(turn.id)[-1]
+        return turn.visible_answer(self._markers)
 
     def _fill_list(self, index: int) -> None:
         rows = self._listed_turns()
@@ -88,7 +95,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
 
     def _turn_line(self, number: int, turn: Turn) -> Content:
         branch = self._conversation.format_branch(turn.id)
-        is_current = number < len(self._conversation.turns)
+        is_current = number < len(self._conversation.questions)
         question = " ".join(one_line(turn.question).split()) or "(continued)"
         if not is_current:
             branch = "→ redo"
@@ -106,8 +113,8 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         rows = self._listed_turns()
         answer = ""
         if rows:
-            turn = rows[min(self._highlighted_index, len(rows) - 1)]
-            answer = " ".join(one_line(turn.visible_answer(self._markers)).split())
+            index = min(self._highlighted_index, len(rows) - 1)
+            answer = " ".join(one_line(self._answer_of(index)).split())
         width = max(10, 3 * (self._list.size.width - 2))
         answer = fit_to_width(answer, width)
         self.query_one("#answer", Static).update(Content(answer))
@@ -118,7 +125,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if not rows:
             return
         turn = rows[index]
-        if index >= len(self._conversation.turns):  # undone: redo it
+        if index >= len(self._conversation.questions):  # undone: redo it
             if by > 0:
                 self._conversation.switch_branch(turn.id)
                 self._fill_list(index)
@@ -138,7 +145,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         index = self._highlighted_index
         answer = ""
         if index < len(rows):
-            answer = rows[index].visible_answer(self._markers)
+            answer = self._answer_of(index)
         if answer:
             copy_text(self.app, lambda: answer)
         else:
@@ -149,6 +156,6 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         index = self._highlighted_index
         if not rows:
             return
-        if index >= len(self._conversation.turns):
+        if index >= len(self._conversation.questions):
             self._conversation.switch_branch(rows[index].id)
         self.dismiss(TurnChoice(action, rows[index].id))

@@ -221,7 +221,9 @@ def test_a_file_of_version_1_becomes_one_of_today(
     with closing(sqlite3.connect(old_path)) as database:
         query = f"SELECT {TURN_COLUMNS_OF_VERSION_1} FROM turns WHERE chat != ?"
         after = database.execute(query, (location.chat_id,)).fetchall()
-        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        assert database.execute("PRAGMA user_version").fetchone() == (
+            schema.SCHEMA_VERSION,
+        )
     assert after == before
 
 

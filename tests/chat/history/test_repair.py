@@ -122,7 +122,7 @@ def test_a_damaged_name_of_any_table_or_column_loses_no_chat(
     """SQLite's own check does not read names, and no row can be written any more."""
     body, chats = whole
     names = list_names()
-    assert len(names) == 5 + 12 + 13 + 4 + 2 + 2
+    assert len(names) == 5 + 12 + 14 + 4 + 2 + 2
     for name in names:
         last = name.rindex(b" (") if name.endswith(b"(") else name.index(b" ")
         at = body.index(name) + last - 1

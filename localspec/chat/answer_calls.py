@@ -1,0 +1,98 @@
+"""Takes the calls of tools out of an answer's text while it is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from localspec.models.chat_template import generic_tools
+from localspec.models.chat_template.thinking_tags import AnswerPart
+from localspec.models.chat_template.tool_calls import (
+    ThinkingCallFinder,
+    ToolCallDelta,
+    ToolCallParser,
+    ToolDelta,
+)
+from localspec.models.chat_template.tool_formats import TOOL_FORMATS
+from localspec.protocol.wire import ToolCall
+
+_IDS = 100_000
+_MAX_CALLS = 100  # Of one answer.
+
+
+class AnswerCallReader:
+    """Splits the parts of one answer into text and calls.
+
+    Calls are found in what the model says, and at the end of thinking that it does not
+    close. Text that may begin a call is held back until more of it, or the end, decides.
+    """
+
+    def __init__(
+        self, format_name: str, schemas: Mapping[str, Any] | None = None
+    ) -> None:
+        """`schemas`: the JSON Schema of the arguments of each tool that is offered.
+
+        Without them an earlier answer is read again.
+        """
+        if format_name not in TOOL_FORMATS:  # Of a damaged file, or a later version.
+            format_name = generic_tools.FORMAT
+        make_parser = partial(
+            ToolCallParser, format_name, schemas or {}, reads_unknown=True
+        )
+        self.format = format_name
+        self._parser = make_parser()
+        self._thinking = ThinkingCallFinder(make_parser)
+        self._names: list[str] = []
+        self._arguments: list[list[str]] = []
+
+    @property
+    def n_calls(self) -> int:
+        return len(self._names)
+
+    def feed(self, part: AnswerPart) -> list[AnswerPart]:
+        """The text of a part that is certainly no call."""
+        if part.is_thinking:
+            return _make_parts(True, self._thinking.feed(part.text))
+        before = _make_parts(True, self._thinking.close())
+        return before + self._add(self._parser.feed(part.text))
+
+    def finish(self, *, is_cut: bool) -> list[AnswerPart]:
+        """The rest of the text; a call that is not complete is none if it `is_cut`."""
+        parts = self._add(self._parser.finish(is_cut=is_cut))
+        held, calls = self._thinking.finish(is_cut=is_cut)
+        parts += _make_parts(True, held)
+        return parts + self._add(calls)
+
+    def _add(self, deltas: Sequence[ToolDelta]) -> list[AnswerPart]:
+        parts: list[AnswerPart] = []
+        for delta in deltas:
+            if isinstance(delta, ToolCallDelta):
+                self._add_call(delta)
+            else:
+                parts += _make_parts(False, delta)
+        return parts
+
+    def _add_call(self, delta: ToolCallDelta) -> None:
+        if delta.name and self.n_calls < _MAX_CALLS:
+            self._names.append(delta.name)
+            self._arguments.append([])
+        if delta.arguments and self._arguments:
+            self._arguments[-1].append(delta.arguments)
+
+    def make_calls(self, turn_id: int) -> tuple[ToolCall, ...]:
+        """The calls so far; the last one may not be complete before `finish`.
+
+        Their ids are unique in the chat, and the same whenever the answer is read. They
+        have nine letters and digits, as Mistral's templates demand.
+        """
+        calls: list[ToolCall] = []
+        for i, name in enumerate(self._names):
+            number = (turn_id * _MAX_CALLS + i) % _IDS
+            arguments = "".join(self._arguments[i])
+            calls.append(ToolCall(f"call{number:05d}", name, arguments))
+        return tuple(calls)
+
+
+def _make_parts(is_thinking: bool, text: str) -> list[AnswerPart]:
+    return [AnswerPart(is_thinking, text)] if text else []

@@ -1,0 +1,219 @@
+"""Calls of tools between two answers: asking, running, and the results for the model.
+
+`ChatSession.stream_answer` runs the loop of a chat. `run_calls` is one round of it: the
+calls of one answer become results. It has no terminal; a front end is a `ToolFrontEnd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.conversation import CallResult, PictureAttachment, Turn
+from localspec.errors import LocalspecError
+from localspec.protocol.events import Notice
+from localspec.protocol.wire import ToolCall
+from localspec.sanitize import sanitize
+from localspec.tools.approval import (
+    Approvals,
+    CallDecision,
+    CallRequest,
+    Verdict,
+)
+from localspec.tools.tool_types import ResultPicture, StopSignal, ToolResult, make_error
+from localspec.tools.toolbox import Toolbox
+
+_MAX_REASON = 2_000  # Characters of a refusal's reason.
+
+CallPhase = Literal[
+    "writing", "asking", "running", "done", "refused", "failed", "stopped"
+]
+
+
+class CallState(Struct, frozen=True):
+    """A call on its way; the same call is reported again when its phase changes."""
+
+    request: CallRequest
+    """While it is written, with the name and the arguments so far."""
+    phase: CallPhase
+    result: CallResult | None = None
+    """What the model receives, once that is known."""
+
+
+class ToolFrontEnd(Protocol):
+    """Where calls are asked about and shown. All methods run on the answer's thread."""
+
+    def ask_call(self, request: CallRequest, stop: StopSignal) -> CallDecision:
+        """Ask a person, and wait. Returns soon after `stop` is set."""
+        ...
+
+    def show_call(self, state: CallState) -> None: ...
+
+    def begin_turn(self, turn: Turn) -> None:
+        """The results are saved in `turn`, whose answer begins now."""
+        ...
+
+
+PictureKeeper = Callable[[ResultPicture, str], PictureAttachment | None]
+"""Keeps a picture of a result under a name; None if it cannot be read."""
+
+
+def drop_pictures(_: ResultPicture, __: str) -> PictureAttachment | None:
+    """For a caller that has no place for pictures: the text names them."""
+    return None
+
+
+def run_calls(
+    calls: Sequence[ToolCall],
+    toolbox: Toolbox,
+    approvals: Approvals,
+    front_end: ToolFrontEnd,
+    stop: StopSignal,
+    *,
+    keep_picture: PictureKeeper = drop_pictures,
+    notify: Callable[[Notice], None] = lambda _: None,
+) -> tuple[CallResult, ...]:
+    """Ask about each call and run those that are allowed, one after the other.
+
+    Every call gets a result, in the same order: also one that is wrong, refused or
+    stopped. `notify` is called when a server has failed, and not only one call.
+    """
+    round_ = _CallRound(toolbox, approvals, front_end, stop, keep_picture, notify)
+    return tuple(round_.run(call) for call in calls)
+
+
+class _CallRound(Struct, frozen=True):
+    toolbox: Toolbox
+    approvals: Approvals
+    front_end: ToolFrontEnd
+    stop: StopSignal
+    keep_picture: PictureKeeper
+    notify: Callable[[Notice], None]
+
+    def run(self, call: ToolCall) -> CallResult:
+        request = self.toolbox.make_request(call.id, call.name, call.arguments)
+        if self.stop.is_set():
+            return self._report(request, _refuse(request, CallDecision("stopped")))
+        try:
+            decision = self.approvals.decide(request, self._ask)
+        except LocalspecError as error:
+            # The permission could not be saved, and so was not given.
+            decision = CallDecision("no", f"{error.message} {error.hint}".strip())
+        if self.stop.is_set():
+            decision = CallDecision("stopped")
+        if not decision.is_allowed:
+            return self._report(request, _refuse(request, decision))
+        self.front_end.show_call(CallState(request, "running"))
+        result = self._call(request)
+        if result.failure:
+            failure = sanitize(result.failure, multiline=False)
+            self.notify(Notice("warning", "tool-server", failure))
+        verdict: Verdict = decision.verdict
+        if self.stop.is_set() and result.is_error:
+            verdict = "stopped"
+        return self._report(request, self._convert(request, result, verdict))
+
+    def _ask(self, request: CallRequest) -> CallDecision:
+        self.front_end.show_call(CallState(request, "asking"))
+        return self.front_end.ask_call(request, self.stop)
+
+    def _call(self, request: CallRequest) -> ToolResult:
+        """A provider that breaks its promise not to raise costs only this call."""
+        try:
+            return self.toolbox.call(request, self.stop)
+        except LocalspecError as error:
+            return make_error(error.message)
+        except Exception as error:  # a Python function of the API may raise anything
+            return make_error(f"{type(error).__name__}: {error}")
+
+    def _convert(
+        self, request: CallRequest, result: ToolResult, verdict: Verdict
+    ) -> CallResult:
+        pictures: list[PictureAttachment] = []
+        for number, picture in enumerate(result.pictures, 1):
+            name = f"{request.full_name}-{number}"
+            kept = self.keep_picture(picture, name)
+            if kept is not None:
+                pictures.append(kept)
+        return CallResult(
+            call_id=request.call_id,
+            tool=request.full_name,
+            # A lone surrogate is no character: it cannot be saved.
+            text=result.text.encode("utf-8", "replace").decode(),
+            is_error=result.is_error,
+            verdict=verdict,
+            pictures=tuple(pictures),
+        )
+
+    def _report(self, request: CallRequest, result: CallResult) -> CallResult:
+        self.front_end.show_call(CallState(request, find_phase(result), result))
+        return result
+
+
+def find_phase(result: CallResult) -> CallPhase:
+    """How a call ended, for showing a saved one as a new one."""
+    if result.verdict == "no":
+        return "refused"
+    if result.verdict == "stopped":
+        return "stopped"
+    return "failed" if result.is_error else "done"
+
+
+def _refuse(request: CallRequest, decision: CallDecision) -> CallResult:
+    """The result of a call that does not run: the model is told why."""
+    if decision.verdict == "wrong":
+        text = decision.reason or request.problem
+    elif decision.verdict == "stopped":
+        text = "The user stopped this call."
+    else:
+        text = "The user refused this call."
+        reason = decision.reason.strip()[:_MAX_REASON]
+        if reason:
+            text = f"{text} Reason: {reason}"
+    return CallResult(
+        call_id=request.call_id,
+        tool=request.full_name,
+        text=text,
+        is_error=True,
+        verdict=decision.verdict,
+    )
+
+
+def refuse_surplus(call: ToolCall) -> CallResult:
+    """The result of a call that is one too many."""
+    return CallResult(
+        call_id=call.id,
+        tool=call.name,
+        text="This call did not run: the answer has too many calls. Answer now.",
+        is_error=True,
+        verdict="wrong",
+    )
+
+
+class CallWriting:
+    """Shows the calls of an answer while the model writes them."""
+
+    def __init__(self, toolbox: Toolbox, front_end: ToolFrontEnd) -> None:
+        self._toolbox = toolbox
+        self._front_end = front_end
+        self._shown: tuple[ToolCall, ...] = ()
+
+    def show(self, answer: GeneratedAnswer) -> None:
+        """Show what is new; a call with which an answer was cut ends as stopped."""
+        calls = answer.partial_calls
+        for i, call in enumerate(calls):
+            if call not in self._shown[i : i + 1]:
+                self._show(call, "writing")
+        self._shown = calls
+        if answer.has_ended and not answer.calls:
+            for call in calls:
+                self._show(call, "stopped")
+
+    def _show(self, call: ToolCall, phase: CallPhase) -> None:
+        request = self._toolbox.make_request(call.id, call.name, call.arguments)
+        # What is missing is no mistake yet.
+        self._front_end.show_call(CallState(replace(request, problem=""), phase))
