@@ -597,9 +597,7 @@ def build_messages(
     return (*messages, *build_asked(last, picture_paths))
 
 
-def build_answer(
-    turn: Turn, thinking_markers: tuple[str, str] | None
-) -> ChatMessage:
+def build_answer(turn: Turn, thinking_markers: tuple[str, str] | None) -> ChatMessage:
     """An answer as the model wrote it; one with calls in its parts.
 
     Templates write calls, and the thinking before them, in their own form.

@@ -50,7 +50,7 @@ from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
-from localspec.chat.tool_loop import ToolFrontEnd
+from localspec.chat.tool_loop import CallHost, CallProgress, ToolFrontEnd
 from localspec.chat.tool_results import fit_results
 from localspec.errors import LocalspecError, PictureError, UsageError
 from localspec.fit.advisor import SettingsRequest
@@ -664,9 +664,9 @@ class ChatSession:
         assert self.loaded is not None
         answer = self.answer
         offered = ""
-        writing: tool_loop.CallWriting | None = None
+        progress: CallProgress | None = None
         if front_end is not None and self.toolbox is not None:
-            writing = tool_loop.CallWriting(self.toolbox, front_end)
+            progress = CallProgress(self.toolbox, front_end)
             # Also an answer that is offered no more tools may have a call.
             answer.offer_tools(self.loaded.tool_format, self.toolbox.schemas())
             if offers:
@@ -692,8 +692,8 @@ class ChatSession:
                 self.recorder.record_progress()
                 if self._is_new(delta.event):
                     yield delta
-                if writing is not None:
-                    writing.show(answer)
+                if progress is not None:
+                    progress.show(answer)
         except LocalspecError:
             if answer.engine_exit is None:
                 if answer.rounds or self.conversation.turns[-1].is_tool_step:
@@ -709,21 +709,14 @@ class ChatSession:
     ) -> tuple[CallResult, ...]:
         """The results of an answer's calls, of which at most `n_left` run."""
         assert self.toolbox is not None
+        host = CallHost(self._keep_picture, self._notices.append)
         results = tool_loop.run_calls(
-            calls[:n_left],
-            self.toolbox,
-            self.approvals,
-            front_end,
-            self._stop,
-            keep_picture=self._keep_picture,
-            notify=self._notices.append,
+            calls[:n_left], self.toolbox, self.approvals, front_end, self._stop, host
         )
         surplus = [tool_loop.refuse_surplus(call) for call in calls[n_left:]]
         return (*results, *surplus)
 
-    def _begin_tool_step(
-        self, engine: Engine, results: tuple[CallResult, ...]
-    ) -> None:
+    def _begin_tool_step(self, engine: Engine, results: tuple[CallResult, ...]) -> None:
         """Save the results, cut to what fits, before the model reads them."""
         assert self.loaded is not None
         assert self.toolbox is not None

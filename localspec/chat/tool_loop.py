@@ -67,22 +67,28 @@ def drop_pictures(_: ResultPicture, __: str) -> PictureAttachment | None:
     return None
 
 
+class CallHost(Struct, frozen=True):
+    """Where results leave what is no text."""
+
+    keep_picture: PictureKeeper = drop_pictures
+    notify: Callable[[Notice], None] = lambda _: None
+    """Called when a server has failed, and not only one call."""
+
+
 def run_calls(
     calls: Sequence[ToolCall],
     toolbox: Toolbox,
     approvals: Approvals,
     front_end: ToolFrontEnd,
     stop: StopSignal,
-    *,
-    keep_picture: PictureKeeper = drop_pictures,
-    notify: Callable[[Notice], None] = lambda _: None,
+    host: CallHost = CallHost(),  # noqa: B008  frozen
 ) -> tuple[CallResult, ...]:
     """Ask about each call and run those that are allowed, one after the other.
 
     Every call gets a result, in the same order: also one that is wrong, refused or
-    stopped. `notify` is called when a server has failed, and not only one call.
+    stopped.
     """
-    round_ = _CallRound(toolbox, approvals, front_end, stop, keep_picture, notify)
+    round_ = _CallRound(toolbox, approvals, front_end, stop, host)
     return tuple(round_.run(call) for call in calls)
 
 
@@ -91,8 +97,7 @@ class _CallRound(Struct, frozen=True):
     approvals: Approvals
     front_end: ToolFrontEnd
     stop: StopSignal
-    keep_picture: PictureKeeper
-    notify: Callable[[Notice], None]
+    host: CallHost
 
     def run(self, call: ToolCall) -> CallResult:
         request = self.toolbox.make_request(call.id, call.name, call.arguments)
@@ -111,7 +116,7 @@ class _CallRound(Struct, frozen=True):
         result = self._call(request)
         if result.failure:
             failure = sanitize(result.failure, multiline=False)
-            self.notify(Notice("warning", "tool-server", failure))
+            self.host.notify(Notice("warning", "tool-server", failure))
         verdict: Verdict = decision.verdict
         if self.stop.is_set() and result.is_error:
             verdict = "stopped"
@@ -136,7 +141,7 @@ class _CallRound(Struct, frozen=True):
         pictures: list[PictureAttachment] = []
         for number, picture in enumerate(result.pictures, 1):
             name = f"{request.full_name}-{number}"
-            kept = self.keep_picture(picture, name)
+            kept = self.host.keep_picture(picture, name)
             if kept is not None:
                 pictures.append(kept)
         return CallResult(
@@ -194,7 +199,7 @@ def refuse_surplus(call: ToolCall) -> CallResult:
     )
 
 
-class CallWriting:
+class CallProgress:
     """Shows the calls of an answer while the model writes them."""
 
     def __init__(self, toolbox: Toolbox, front_end: ToolFrontEnd) -> None:

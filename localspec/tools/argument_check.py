@@ -97,9 +97,8 @@ def _check_value(schema: Mapping[str, Any], value: Any, place: str) -> str:
     declared = schema.get("type")
     names = declared if isinstance(declared, list) else [declared]
     are_known = all(isinstance(name, str) and name in _TYPES for name in names)
-    if names and are_known:
-        if not any(_has_type(value, name) for name in names):
-            return f"{place} must be of the type {' or '.join(names)}"
+    if names and are_known and not any(_has_type(value, name) for name in names):
+        return f"{place} must be of the type {' or '.join(names)}"
     allowed = schema.get("enum")
     if isinstance(allowed, list) and value not in allowed:
         shown = ", ".join(map(str, allowed))[:_MAX_SHOWN]

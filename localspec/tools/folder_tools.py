@@ -137,9 +137,7 @@ class FolderTools:
             raise NotFoundError(f"There is no folder {shown}.", "Check its path.")
         # Who allows to read one folder does not allow another.
         origin = str(self.folder)
-        self._definitions = tuple(
-            replace(each, origin=origin) for each in _DEFINITIONS
-        )
+        self._definitions = tuple(replace(each, origin=origin) for each in _DEFINITIONS)
 
     @property
     def name(self) -> str:
