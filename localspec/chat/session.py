@@ -52,7 +52,12 @@ from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
 from localspec.chat.tool_loop import CallHost, CallProgress, ToolFrontEnd
 from localspec.chat.tool_results import fit_results
-from localspec.errors import LocalspecError, PictureError, UsageError
+from localspec.errors import (
+    LocalspecError,
+    PictureError,
+    PromptTooLongError,
+    UsageError,
+)
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import (
     SETTINGS_NOTICE,
@@ -82,6 +87,10 @@ _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
 _MAX_TITLE = 500  # Characters that are shown of a title.
 _MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
 BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
+_TOO_MANY_TOOLS_HINT = (
+    "The model reads the descriptions of its tools, too. Turn some off (/tools), or load "
+    "the model with a larger context."
+)
 _SIGHT_HINT = "Answer with a model that does: /model"
 
 
@@ -694,7 +703,9 @@ class ChatSession:
                     yield delta
                 if progress is not None:
                     progress.show(answer)
-        except LocalspecError:
+        except LocalspecError as error:
+            if offered and isinstance(error, PromptTooLongError):
+                error.hint = _TOO_MANY_TOOLS_HINT
             if answer.engine_exit is None:
                 if answer.rounds or self.conversation.turns[-1].is_tool_step:
                     yield self.stats.add(GenerationFinished("error"))

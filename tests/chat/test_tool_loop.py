@@ -525,9 +525,10 @@ def test_an_answer_that_fails_after_a_call_keeps_the_results() -> None:
 def test_a_first_prompt_that_is_too_long_is_withdrawn_as_ever() -> None:
     talk = Talk([PromptTooLongError("The prompt is too long.")])
 
-    with pytest.raises(PromptTooLongError):
+    with pytest.raises(PromptTooLongError) as caught:
         talk.ask()
 
+    assert "/tools" in caught.value.hint
     assert talk.path == [] and talk.session.withdrawn_question == "What is 1 + 2?"
 
 
