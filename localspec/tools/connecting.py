@@ -20,6 +20,20 @@ ConnectedServer = tuple[ServerSettings, ToolProvider | LocalspecError]
 _MAX_AT_ONCE = 16
 
 
+def connect_server(server: ServerSettings) -> ToolProvider | LocalspecError:
+    """Connect one server, on this thread. Does not raise."""
+    connectors: list[Connector] = extras.load("TOOL_CONNECTORS")
+    if not connectors:
+        return ToolServerError(
+            "This localspec has no client for servers of tools.",
+            "Install it whole: pip install 'localspec[tools]'",
+        )
+    try:
+        return connectors[0](server)
+    except LocalspecError as error:
+        return error
+
+
 def connect_servers(servers: Sequence[ServerSettings]) -> list[ConnectedServer]:
     """Connect the servers that are enabled, at the same time, in their order.
 
@@ -28,21 +42,6 @@ def connect_servers(servers: Sequence[ServerSettings]) -> list[ConnectedServer]:
     enabled = [server for server in servers if server.enabled]
     if not enabled:
         return []
-    connectors: list[Connector] = extras.load("TOOL_CONNECTORS")
-    if not connectors:
-        missing = ToolServerError(
-            "This localspec has no client for servers of tools.",
-            "Install it whole: pip install 'localspec[tools]'",
-        )
-        return [(server, missing) for server in enabled]
-    connect = connectors[0]
-
-    def try_to_connect(server: ServerSettings) -> ConnectedServer:
-        try:
-            return server, connect(server)
-        except LocalspecError as error:
-            return server, error
-
     n_threads = min(len(enabled), _MAX_AT_ONCE)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="connect") as pool:
-        return list(pool.map(try_to_connect, enabled))
+        return list(zip(enabled, pool.map(connect_server, enabled), strict=True))

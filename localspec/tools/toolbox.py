@@ -22,7 +22,7 @@ from localspec.tools.tool_types import (
     make_error,
 )
 
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_]+")
 _MAX_NAME = 64
 """Characters of a name that every chat template and API takes."""
 _MAX_LISTED_NAMES = 20
