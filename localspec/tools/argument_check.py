@@ -94,16 +94,21 @@ class _SchemaCheck:
 
 
 def _check_value(schema: Mapping[str, Any], value: Any, place: str) -> str:
-    declared = schema.get("type")
-    names = declared if isinstance(declared, list) else [declared]
-    are_known = all(isinstance(name, str) and name in _TYPES for name in names)
-    if names and are_known and not any(_has_type(value, name) for name in names):
+    names = _list_types(schema.get("type"))
+    if names and not any(_has_type(value, name) for name in names):
         return f"{place} must be of the type {' or '.join(names)}"
     allowed = schema.get("enum")
     if isinstance(allowed, list) and value not in allowed:
         shown = ", ".join(map(str, allowed))[:_MAX_SHOWN]
         return f"{place} must be one of: {shown}"
     return ""
+
+
+def _list_types(declared: Any) -> list[str]:
+    """The types that a schema names; none if one of them is unknown."""
+    given = declared if isinstance(declared, list) else [declared]
+    names = [name for name in given if isinstance(name, str) and name in _TYPES]
+    return names if len(names) == len(given) else []
 
 
 def _has_type(value: Any, name: str) -> bool:

@@ -20,7 +20,10 @@ class ToolDefinition(Struct, frozen=True):
     """
 
     provider: str
-    """The name of the MCP server in the settings, or `folder`."""
+    """The name of the MCP server in the settings, or `folder`.
+
+    It is empty for a function of a Python program, which has only its own name.
+    """
     name: str
     description: str
     schema: Mapping[str, Any]
@@ -36,6 +39,8 @@ class ToolDefinition(Struct, frozen=True):
     @property
     def full_name(self) -> str:
         """Unique in a chat: tools of two servers may have one name."""
+        if not self.provider:
+            return self.name
         return f"{self.provider}.{self.name}"
 
     @property

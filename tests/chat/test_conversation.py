@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from localspec.chat import conversation as conversation_module
 from localspec.chat.conversation import (
     Attachment,
+    CallResult,
     Conversation,
     DroppedTurns,
     Turn,
     format_question,
 )
 from localspec.protocol.events import GenerationFinished, Prefill
-from localspec.protocol.wire import ChatMessage
+from localspec.protocol.wire import ChatMessage, ToolCall
 from tests.chat.saved_chats import add_events, chat
 from tests.chat.saved_chats import spoken as said
 from tests.support.chat_pictures import attachment
@@ -103,8 +104,18 @@ FILLED = Turn(
     id=3,
     parent=1,
     model="Qwen3 8B",
+    calls=(ToolCall("1", "time_now", "{}"),),
+    call_format="generic",
+    results=(CallResult("0", "time.now", "12:04", False, "once"),),
 )
-ANSWER_FIELDS = {"answer", "finish_reason", "events", "model"}
+ANSWER_FIELDS = {
+    "answer",
+    "finish_reason",
+    "events",
+    "model",
+    "calls",
+    "call_format",
+}
 
 
 def test_a_turn_without_its_answer_keeps_every_other_field() -> None:

@@ -95,7 +95,7 @@ class Talk:
 
     @property
     def verdicts(self) -> list[str]:
-        verdicts = []
+        verdicts: list[str] = []
         for turn in self.session.conversation.turns:
             verdicts += [result.verdict for result in turn.results]
         return verdicts
