@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -448,8 +449,7 @@ class PromptBuilder:
         self, prompt: Prompt, picture_ids: Sequence[Sequence[int]]
     ) -> list[int]:
         """The texts between pictures are tokenized one by one, as llama.cpp does it."""
-        marks = _NUMBERED_MARK if PICTURE_MARK in prompt.text else _ESCAPED_MARK
-        first, *rest = marks.split(prompt.text)
+        first, *rest = _NUMBERED_MARK.split(prompt.text)
         tokens = self._guard.tokenize(first)
         # Behind each number is the text up to the next picture.
         for number, text in zip(rest[::2], rest[1::2], strict=True):
@@ -516,8 +516,6 @@ class PromptBuilder:
 
 _NUMBERED_MARK = re.compile(rf"{PICTURE_MARK}(\d{{1,6}})_")
 """What stands for a picture in a rendered text."""
-_ESCAPED_MARK = re.compile(r"(?<!\\)\\ufdd6(\d{1,6})_")
-"""The same from a template that writes messages as JSON in ASCII."""
 
 
 def _list_pictures(messages: Sequence[ChatMessage]) -> tuple[PictureRef, ...]:
@@ -584,8 +582,10 @@ def reuse_answer_tokens(
     reads it as one. With the tokenizer's, the KV cache would match only up to that
     word, and everything after it would be decoded again.
 
-    The text does not change by a byte, and control tokens between answers stay. Where a
-    template changed an answer's text, the tokenizer's tokens stay.
+    The text does not change by a byte, and control tokens stay: those between answers,
+    and those that a template has in the text of an answer. Where a template changed an
+    answer's text, the tokenizer's tokens stay. Of an answer that calls tools, the text
+    of the calls is a part, if the template writes them as the model did.
     """
     if not any(message.tokens for message in messages):
         return tokens
@@ -594,19 +594,15 @@ def reuse_answer_tokens(
     done = 0  # How many of `tokens` are in `reused`.
     at = 0  # The byte at which the next answer is searched.
     for message in messages:
-        shown = message.content
-        if message.images:  # A picture is between two parts of it.
-            shown = shown.rpartition(PICTURE_MARK)[2]
-        content = shown.encode("utf-8", "replace")
-        start = text.data.find(content.rstrip(), at)
-        if start < 0 or not content.strip():
+        own = _OwnTokens(message.tokens, vocabulary)
+        place = _find_answer(text, message, own, at)
+        if place is None:
             continue
-        at = start + len(content.rstrip())
-        first = text.token_at_byte.get(start)
+        at = place.end
+        first = text.token_at_byte.get(place.start)
         if first is None or first < done:
             continue
-        own_texts = _completed_texts(message.tokens, vocabulary)
-        n_own, after = _matching_tokens(text, start, len(content), own_texts)
+        n_own, after = _matching_tokens(text, place, own)
         reused += [*tokens[done:first], *message.tokens[:n_own]]
         done = after if n_own else first
     return [*reused, *tokens[done:]]
@@ -628,62 +624,140 @@ class _TokenizedText:
                 pieces.append(vocabulary.piece(token) or vocabulary.token_text(token))
         self.data = b"".join(pieces)
         self.token_at_byte: dict[int, int] = {}
+        self._marks: dict[int, int] = {}
+        self._mark_starts: list[int] = []
         at = 0
         for i, piece in enumerate(pieces):
             self.token_at_byte[at] = i
+            if tokens[i] in vocabulary.mark_tokens:
+                self._marks[at] = tokens[i]
+                self._mark_starts.append(at)
             at += len(piece)
         self.token_at_byte[at] = len(pieces)
 
+    def find_marks(self, start: int, end: int) -> tuple[int, ...]:
+        """The control tokens that begin within these bytes."""
+        first = bisect_left(self._mark_starts, start)
+        last = bisect_left(self._mark_starts, end)
+        return tuple(self._marks[at] for at in self._mark_starts[first:last])
 
-def _completed_texts(
-    tokens: Sequence[int], vocabulary: LlamaVocab
-) -> list[bytes | None]:
-    """The text that each token of an answer completes.
 
-    None stands for a token that ends inside a character. The list ends before the first
-    token without text.
+class _CompletedText(Struct, frozen=True):
+    """What an answer's token completes."""
+
+    text: bytes | None
+    """None for a token that ends inside a character."""
+    marks: tuple[int, ...]
+    """The token itself if it is a control token."""
+
+
+class _OwnTokens:
+    """What an answer's own tokens say, up to the first token without text."""
+
+    def __init__(self, tokens: Sequence[int], vocabulary: LlamaVocab) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.completed: list[_CompletedText] = []
+        pending = ""
+        for token in tokens:
+            piece = vocabulary.piece(token) if 0 <= token < vocabulary.n_tokens else b""
+            if not piece:
+                break
+            marks: tuple[int, ...] = ()
+            if token in vocabulary.mark_tokens:
+                marks = (token,)
+            pending += decoder.decode(piece)
+            if decoder.getstate()[0]:
+                self.completed.append(_CompletedText(None, marks))
+            else:
+                self.completed.append(_CompletedText(pending.encode(), marks))
+                pending = ""
+        if self.completed and self.completed[-1].text is None:
+            # The answer ended inside a character, which is shown as U+FFFD.
+            last = pending + decoder.decode(b"", final=True)
+            self.completed[-1] = replace(self.completed[-1], text=last.encode())
+
+    @property
+    def whole(self) -> bytes:
+        return b"".join(each.text for each in self.completed if each.text)
+
+
+class _AnswerPlace(Struct, frozen=True):
+    """Where an answer is in the bytes of a prompt."""
+
+    start: int
+    end: int
+    """Behind its last character that is no white space."""
+    limit: int
+    """Behind the last byte that its own tokens may replace."""
+
+
+def _find_answer(
+    text: _TokenizedText, message: ChatMessage, own: _OwnTokens, at: int
+) -> _AnswerPlace | None:
+    """None if the template changed its text."""
+    shown = message.content
+    if message.images:  # A picture is between two parts of it.
+        shown = shown.rpartition(PICTURE_MARK)[2]
+    content = shown.encode("utf-8", "replace")
+    candidates = [content]
+    if message.tool_calls:
+        candidates = [*_list_beginnings(message, own), content]
+    for candidate in candidates:
+        written = candidate.rstrip()
+        start = text.data.find(written, at)
+        if not written or start < 0:
+            continue
+        end = start + len(written)
+        if message.tool_calls:
+            # What follows is compared token by token.
+            return _AnswerPlace(start, end=end, limit=len(text.data))
+        return _AnswerPlace(start, end=end, limit=start + len(content))
+    return None
+
+
+def _list_beginnings(message: ChatMessage, own: _OwnTokens) -> list[bytes]:
+    """What of an answer with calls may be in a prompt: all of it, or its thinking.
+
+    A template writes the calls of an answer anew, mostly as the model did. gpt-oss's
+    puts the parts of a call's header in another order.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    texts: list[bytes | None] = []
-    pending = ""
-    for token in tokens:
-        piece = vocabulary.piece(token) if 0 <= token < vocabulary.n_tokens else b""
-        if not piece:
-            break
-        pending += decoder.decode(piece)
-        if decoder.getstate()[0]:
-            texts.append(None)
-        else:
-            texts.append(pending.encode())
-            pending = ""
-    # The answer ended inside a character, which is shown as U+FFFD.
-    if texts and texts[-1] is None:
-        texts[-1] = (pending + decoder.decode(b"", final=True)).encode()
-    return texts
+    whole = own.whole
+    reasoning = message.reasoning.strip().encode("utf-8", "replace")
+    place = whole.find(reasoning)
+    if not reasoning or place < 0:
+        return [whole]
+    return [whole, whole[: place + len(reasoning)]]
 
 
 def _matching_tokens(
-    text: _TokenizedText,
-    start: int,
-    length: int,
-    completed_texts: Sequence[bytes | None],
+    text: _TokenizedText, place: _AnswerPlace, own: _OwnTokens
 ) -> tuple[int, int]:
-    """How many of an answer's own tokens match at byte `start`, and the token after them.
+    """How many of an answer's own tokens match at its place, and the token after them.
 
     They are counted up to the last one that ends where a token of the text ends. For
     example, an answer's tokens are "Hel", "lo" and ".", and a line feed follows it in
     the text, whose tokens are "Hello" and ".\\n". Two of the answer's match, and the
     text goes on with its second token.
+
+    A control token matches only itself. A result of a tool may have the same letters as
+    an answer, and there they are no control token.
     """
     n_own = 0
     after = -1
-    at = start
-    for i, piece in enumerate(completed_texts):
+    at = place.start
+    marks: tuple[int, ...] = ()
+    for i, completed in enumerate(own.completed):
+        marks += completed.marks
+        piece = completed.text
         if piece is None:
             continue
-        if at + len(piece) > start + length or not text.data.startswith(piece, at):
+        end = at + len(piece)
+        if end > place.limit or not text.data.startswith(piece, at):
             break
-        at += len(piece)
+        if text.find_marks(at, end) != marks:
+            break
+        at = end
+        marks = ()
         if at in text.token_at_byte:
             n_own = i + 1
             after = text.token_at_byte[at]

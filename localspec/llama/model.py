@@ -12,6 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from localspec.errors import EngineError, ModelFileError, PromptTooLongError
 from localspec.llama import library
 from localspec.llama.library import LOG, C
@@ -343,6 +345,12 @@ def _split_special(data: bytes, finder: TextFinder) -> list[bytes]:
     return [part.encode("utf-8", "surrogateescape") for part in parts]
 
 
+class _SpecialToken(Struct, frozen=True):
+    id: int
+    attributes: int  # Of llama.cpp.
+    text: str
+
+
 class LlamaVocab:
     """A model's vocabulary. It checks ids, because llama.cpp aborts on invalid ones."""
 
@@ -440,6 +448,17 @@ class LlamaVocab:
         return TextFinder([*texts, *self._user_defined_marks])
 
     @cached_property
+    def mark_tokens(self) -> frozenset[int]:
+        """The ids of the tokens whose texts `mark_texts` finds."""
+        user_defined = set(self._user_defined_marks)
+        found: set[int] = set()
+        for special in self._special_tokens:
+            is_control = bool(special.attributes & _CONTROL_ATTRIBUTES)
+            if is_control or special.text in user_defined:
+                found.add(special.id)
+        return frozenset(found)
+
+    @cached_property
     def text_marks(self) -> TextFinder:
         """Finds the texts of marks that llama.cpp reads as tokens in every text.
 
@@ -466,21 +485,25 @@ class LlamaVocab:
 
     def _find_texts(self, attributes: int) -> list[str]:
         """The texts of the tokens that have one of these attributes."""
-        return [text for kind, text in self._special_tokens if kind & attributes]
+        return [
+            special.text
+            for special in self._special_tokens
+            if special.attributes & attributes
+        ]
 
     @cached_property
-    def _special_tokens(self) -> list[tuple[int, str]]:
-        """Attributes and text of each token that llama.cpp reads before it splits words.
+    def _special_tokens(self) -> list[_SpecialToken]:
+        """The tokens that llama.cpp reads before it splits words.
 
         It is one pass over the vocabulary, which takes 0.1 s for 100,000 tokens.
         """
         wanted = _CONTROL_ATTRIBUTES | C.LLAMA_TOKEN_ATTR_USER_DEFINED
-        found: list[tuple[int, str]] = []
+        found: list[_SpecialToken] = []
         for token in range(self.n_tokens):
             attributes = int(C.llama_vocab_get_attr(self.handle, token))
             if attributes & wanted:
                 text = self.token_text(token).decode("utf-8", "replace")
-                found.append((attributes, text))
+                found.append(_SpecialToken(token, attributes, text))
         return found
 
     def tokenize(

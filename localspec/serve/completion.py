@@ -33,7 +33,12 @@ from localspec.protocol.events import (
     Token,
 )
 from localspec.protocol.round_totals import DraftTotals
-from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
+from localspec.protocol.wire import (
+    DRAFT_MAX,
+    GenerateCommand,
+    TokenizeCommand,
+    ToolCall,
+)
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, ClientLeftError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
@@ -105,6 +110,20 @@ class AnswerText(Struct):
                 self.add_content(delta)
             else:
                 self.calls.append(delta)
+
+    def join_calls(self) -> list[ToolCall]:
+        """The calls without their ids."""
+        names: list[str] = []
+        arguments: list[list[str]] = []
+        for delta in self.calls:
+            if delta.name:
+                names.append(delta.name)
+                arguments.append([])
+            arguments[-1].append(delta.arguments)
+        return [
+            ToolCall("", name, "".join(pieces))
+            for name, pieces in zip(names, arguments, strict=True)
+        ]
 
     def add(self, other: AnswerText) -> None:
         self.content_pieces += other.content_pieces
@@ -470,7 +489,10 @@ class Completion(ABC):
         self._queue.record_success()
         if choice.place is not None:
             self._model.answer_tokens.remember(
-                choice.place, choice.text.content, choice.text.tokens
+                choice.place,
+                choice.text.content,
+                choice.text.tokens,
+                choice.text.join_calls(),
             )
 
     def close(self, error: BaseException | None = None) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,12 @@ from localspec.models.chat_template.tool_formats import GENERIC
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.json_values import to_plain
-from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
+from localspec.protocol.wire import (
+    ChatMessage,
+    GenerateCommand,
+    TokenizeCommand,
+    ToolCall,
+)
 from localspec.serve.api_error import ApiError
 from localspec.serve.prompts import InfillInput, PromptInput
 from localspec.serve.request_budget import check_prompt_size
@@ -50,27 +57,41 @@ class AnswerTokens:
     """
 
     def __init__(self) -> None:
-        self._tokens: OrderedDict[tuple[bytes, str], tuple[int, ...]] = OrderedDict()
+        self._tokens: OrderedDict[_AnswerKey, tuple[int, ...]] = OrderedDict()
         self._n_tokens = 0
 
-    def remember(self, place: bytes, text: str, tokens: Sequence[Token]) -> None:
+    def remember(
+        self,
+        place: bytes,
+        text: str,
+        tokens: Sequence[Token],
+        calls: Sequence[ToolCall] = (),
+    ) -> None:
         """`text` is the visible text of the answer with these tokens.
 
-        `place` is where in a chat it was given (`answer_places`).
+        `place` is where in a chat it was given (`answer_places`). Of an answer with
+        calls all tokens are kept: its thinking is a part of the next prompt, too.
         """
-        visible = _tokens_of_end(text, tokens)
-        if not text.strip() or not visible:
+        kept = _tokens_of_end(text, tokens)
+        if calls:
+            kept = tuple(token.id for token in tokens)
+        elif not text.strip():
             return
-        earlier = self._tokens.pop((place, text), ())
-        self._tokens[place, text] = visible
-        self._n_tokens += len(visible) - len(earlier)
+        if not kept:
+            return
+        key = _make_key(place, text, calls)
+        earlier = self._tokens.pop(key, ())
+        self._tokens[key] = kept
+        self._n_tokens += len(kept) - len(earlier)
         while self._n_tokens > _KEPT_ANSWER_TOKENS:
             _, oldest = self._tokens.popitem(last=False)
             self._n_tokens -= len(oldest)
 
-    def find(self, place: bytes, text: str) -> tuple[int, ...]:
-        """Empty if no answer had this text there."""
-        return self._tokens.get((place, text), ())
+    def find(
+        self, place: bytes, text: str, calls: Sequence[ToolCall] = ()
+    ) -> tuple[int, ...]:
+        """Empty if no answer had this text and these calls there."""
+        return self._tokens.get(_make_key(place, text, calls), ())
 
     def add_to(
         self, messages: Sequence[ChatMessage], places: Sequence[bytes]
@@ -79,9 +100,24 @@ class AnswerTokens:
         for message, place in zip(messages, places, strict=False):
             tokens = message.tokens
             if message.role == "assistant":
-                tokens = self.find(place, message.content)
+                tokens = self.find(place, message.content, message.tool_calls)
             added.append(replace(message, tokens=tokens))
         return tuple(added)
+
+
+_AnswerKey = tuple[bytes, str, tuple[tuple[str, str], ...]]
+"""Where an answer was given, its text, and the names and arguments of its calls."""
+
+
+def _make_key(place: bytes, text: str, calls: Sequence[ToolCall]) -> _AnswerKey:
+    """A client may write the arguments with other spaces, and with other ids."""
+    named: list[tuple[str, str]] = []
+    for call in calls:
+        arguments = call.arguments
+        with suppress(ValueError, RecursionError):
+            arguments = json.dumps(json.loads(arguments), sort_keys=True)
+        named.append((call.name, arguments))
+    return place, text, tuple(named)
 
 
 def answer_places(messages: Sequence[ChatMessage], maker: object) -> list[bytes]:

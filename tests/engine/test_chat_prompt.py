@@ -454,6 +454,7 @@ class ToyVocabulary:
     """A vocabulary of two control tokens and a few pieces; the longest match first."""
 
     mark_texts = TextFinder(text.decode() for text in _CONTROLS.values())
+    mark_tokens = frozenset(_CONTROLS)
 
     n_tokens = 2 + len(_WORDS)
 
@@ -562,6 +563,67 @@ def test_an_answers_own_tokens_are_reused(name: str) -> None:
     (text, said, tokens), expected = REUSED[name]
 
     assert prompt_of(text, answer(said, *tokens)) == expected
+
+
+class ShownVocabulary(ToyVocabulary):
+    """One of the control tokens has a text in answers, as a tag of thinking has."""
+
+    def piece(self, token: int) -> bytes:
+        return b"<start>" if token == START else super().piece(token)
+
+
+@pytest.mark.parametrize(
+    ("is_control", "expected"),
+    [(True, [START, A, B, END]), (False, None)],
+    ids=["a control token", "only its letters"],
+)
+def test_an_answers_own_control_token_replaces_no_letters(
+    is_control: bool, expected: list[int] | None
+) -> None:
+    vocabulary: Any = ShownVocabulary()
+    before = vocabulary.tokenize("<start>ab", parse_special=is_control)
+
+    found = reuse_answer_tokens(
+        [*before, END], [answer("<start>ab", START, A, B)], vocabulary
+    )
+
+    assert found == (expected or [*before, END])
+
+
+CALL = ToolCall("call00001", "a", "{}")
+CALLING = {
+    "the call is written as the model did": (
+        ("<start>ab ab<end>", "ab", "", (A, B, SPACE, A, B, END)),
+        [START, A, B, SPACE, A, B, END],
+    ),
+    "the call is written in another way": (
+        ("<start>ab aa<end>", "ab", "", (A, B, SPACE, A, B, END)),
+        [START, A, B, SPACE, A, A, END],
+    ),
+    "a call without text": (
+        ("<start>ab<end>", "", "", (A, B, END)),
+        [START, A, B, END],
+    ),
+    "a call without text in another way": (
+        ("<start>ba<end>", "", "", (A, B, END)),
+        [START, BA, END],
+    ),
+    "thinking before a call in another way": (
+        ("<start>ab aa<end>", "", "ab", (A, B, SPACE, B, A, END)),
+        [START, A, B, SPACE_A, A, END],
+    ),
+}
+"""A prompt's text, an answer's text, thinking and tokens; the prompt's tokens."""
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_the_own_tokens_of_an_answer_go_on_in_its_calls(name: str) -> None:
+    (text, said, thinking, tokens), expected = CALLING[name]
+    message = ChatMessage(
+        "assistant", said, tokens, tool_calls=(CALL,), reasoning=thinking
+    )
+
+    assert prompt_of(text, message) == expected
 
 
 @given(

@@ -32,6 +32,25 @@ def test_an_answer_has_its_own_tokens_in_the_next_prompt() -> None:
     assert [message.tokens for message in found] == [(), (5, 6), ()]
 
 
+def test_an_answer_with_calls_has_all_of_its_tokens_in_the_next_prompt() -> None:
+    """Clients write the arguments anew, and leave out the thinking or not."""
+    call = ToolCall("1", "f", '{"a": 1, "b": 2}')
+    kept = AnswerTokens()
+    kept.remember(answer_places([HI], PLAIN)[-1], "", TOKENS, [call])
+
+    for arguments, expected in (
+        ('{"a": 1, "b": 2}', (5, 6)),
+        ('{"b":2,"a":1}', (5, 6)),
+        ('{"a": 1}', ()),
+        ("no JSON", ()),
+    ):
+        again = replace(call, id="2", arguments=arguments)
+        said = ChatMessage("assistant", "", tool_calls=(again,), reasoning="hm")
+        chat = [HI, said, ChatMessage("tool", "x", tool_call_id="2")]
+        found = kept.add_to(chat, answer_places(chat, PLAIN))
+        assert [message.tokens for message in found] == [(), expected, ()]
+
+
 @pytest.mark.parametrize(
     ("before", "maker"),
     [

@@ -61,6 +61,7 @@ class Model(Struct):
     """The words that llama.cpp finds before it splits a text into words."""
     template: str = ""
     add_eos: bool = False
+    add_space_prefix: bool = True
     mask: int | None = None
     """The mask token of a block head."""
     exact: Collection[str] = ()
@@ -127,6 +128,8 @@ class Model(Struct):
         writer.add_eos_token_id(EOS)
         if self.add_eos:
             writer.add_add_eos_token(self.add_eos)
+        if not self.add_space_prefix:
+            writer.add_add_space_prefix(self.add_space_prefix)
         if self.controls:
             writer.add_eot_token_id(tokens.index(self.controls[-1]))
         if self.template:
@@ -315,8 +318,9 @@ def parrot(
     loop: bool = False,
     n_ctx: int = 1024,
     controls: Sequence[str] = (),
+    others: Sequence[str] = (),
 ) -> Model:
-    """Generates the words of `says` in order after any prompt.
+    """Generates the words of `says` in order after any prompt; it knows `others`, too.
 
     Then it ends or, with `loop`, starts again.
 
@@ -330,6 +334,7 @@ def parrot(
         *WORDS,
         *controls,
         *(w for w in says if w not in known and w not in controls),
+        *others,
     ]
     model = Model("llama", words=words, keys=transformer_keys(shape), controls=controls)
     tokens = model.vocabulary()

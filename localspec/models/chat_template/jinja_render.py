@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -404,6 +405,9 @@ def _render_text(
         bodies = list(map(_template_message, messages))
     if has_calls and _takes_arguments_as_text(source):
         bodies = [_with_arguments_as_text(body) for body in bodies]
+    has_thinking = any(message.reasoning for message in messages)
+    if has_thinking and _takes_thinking_as_part(source):
+        bodies = [_with_thinking_part(body) for body in bodies]
     if _takes_parts(source):
         bodies = [_with_parts(body) for body in bodies]
     text = _generate(source, bodies, options)
@@ -485,6 +489,31 @@ def _takes_parts(source: str) -> bool:
     return body["content"] in _render_probe(source, [_with_parts(body)])
 
 
+_PROBE_THINKING = "localspec-asks-9417"
+
+
+@lru_cache(maxsize=4)
+def _takes_thinking_as_part(source: str) -> bool:
+    """Whether a template writes thinking only where it is a part of the content.
+
+    Ministral's does. A template that knows no such part may write the whole list as
+    Python or JSON would, `[{'type': 'thinking', …}]`, and so the word itself.
+    """
+    call = ToolCall(_PROBE_ID, "probe", "{}")
+    answer = ChatMessage("assistant", "", tool_calls=(call,), reasoning=_PROBE_THINKING)
+    question = {"role": "user", "content": "Probe."}
+    result = {"role": "tool", "content": "done", "tool_call_id": _PROBE_ID}
+    calling = _template_message(answer)
+    plain = _render_probe(source, [question, calling, result])
+    if not plain or _PROBE_THINKING in plain:
+        return False
+    calling = _with_thinking_part(calling)
+    written = _render_probe(source, [question, calling, result])
+    if written.count("thinking") != plain.count("thinking"):
+        return False
+    return _PROBE_THINKING in written
+
+
 _PROBE_ARGUMENTS = {"localspec_asks": "9417"}
 
 
@@ -531,11 +560,32 @@ def _with_arguments_as_text(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "tool_calls": calls} if calls else body
 
 
+def _with_thinking_part(body: dict[str, Any]) -> dict[str, Any]:
+    """An answer whose content is a list that begins with its thinking."""
+    thinking = body.get("thinking")
+    if not thinking:
+        return body
+    parts = [{"type": "thinking", "thinking": thinking}]
+    if body["content"]:
+        parts.append({"type": "text", "text": body["content"]})
+    return {**body, "content": parts}
+
+
 def _with_parts(body: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(body["content"], list):
+        return body
     parts = []
     if body["content"]:
         parts.append({"type": "text", "text": body["content"]})
     return {**body, "content": parts}
+
+
+_THINKING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
+"""Where templates look for the thinking of an answer.
+
+Most read the first. gpt-oss's and LFM2.5's read `thinking`, Solar's `reasoning`, and
+Apriel 1.5's `thought`.
+"""
 
 
 def _template_message(message: ChatMessage) -> dict[str, Any]:
@@ -546,8 +596,7 @@ def _template_message(message: ChatMessage) -> dict[str, Any]:
     if message.tool_calls:
         body["tool_calls"] = [_template_call(call) for call in message.tool_calls]
     if message.reasoning:
-        body["thinking"] = message.reasoning
-        body["reasoning_content"] = message.reasoning
+        body |= dict.fromkeys(_THINKING_KEYS, message.reasoning)
     return body
 
 
@@ -686,8 +735,12 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Replaces Jinja's own filter, which escapes HTML."""
-    return json.dumps(
+    """Replaces Jinja's own filter, which escapes HTML.
+
+    Noncharacters stay as they are, also where all others are escaped: they are marks
+    within the texts of a chat, which are looked for in the prompt.
+    """
+    text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,
         indent=indent,
@@ -695,6 +748,17 @@ def _tojson(
         sort_keys=sort_keys,
         default=_to_list,
     )
+    if not ensure_ascii:
+        return text
+    return _ESCAPED_NONCHARACTER.sub(_unescape, text)
+
+
+_ESCAPED_NONCHARACTER = re.compile(r"(?<!\\)((?:\\\\)*)\\u(fd[de][0-9a-f])")
+"""A backslash that is itself escaped escapes nothing: `\\\\ufdd2` is a text of six signs."""
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return found[1] + chr(int(found[2], 16))
 
 
 def _to_list(value: Any) -> list[Any]:

@@ -262,6 +262,4 @@ def _join_texts(message: ChatMessage) -> str:
 
 
 def _find_marks(text: str) -> set[tuple[str, str]]:
-    """The marks in a text, also where it is JSON with escapes."""
-    text = text.replace("\\ufdd4", _OPEN).replace("\\ufdd5", _CLOSE)
     return set(_MARK.findall(text))

@@ -201,6 +201,30 @@ def _join_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 # --- calls of tools
 
 
+def _join_text_with_thinking(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """What an answer says between its thinking and a call becomes a part of the thinking.
+
+    gpt-oss's template takes one of both, and shows it only until the question is
+    answered. So this holds for calls after the last question. Of an earlier call, the
+    text becomes a message of its own, and the thinking stays with the call.
+    """
+    last_question = max(
+        (i for i, message in enumerate(messages) if message.role == "user"), default=-1
+    )
+    changed: list[ChatMessage] = []
+    for i, message in enumerate(messages):
+        is_beside = bool(message.content.strip() and message.reasoning)
+        if not message.tool_calls or not is_beside:
+            changed.append(message)
+        elif i > last_question:
+            thinking = f"{message.reasoning}\n\n{message.content.strip()}"
+            changed.append(replace(message, content="", reasoning=thinking))
+        else:
+            changed.append(replace(message, reasoning="", tool_calls=()))
+            changed.append(replace(message, content=""))
+    return changed
+
+
 def _split_text_from_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """What an answer says before a call becomes a message of its own."""
     changed: list[ChatMessage] = []
@@ -269,13 +293,14 @@ def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         for j in range(i + 1, min(i + 1 + len(calls), len(messages))):
             result_by_id[messages[j].tool_call_id] = j
         if len(calls) > 1 and all(call.id in result_by_id for call in calls):
-            text = message.content
+            before = message
             for call in calls:
                 result = result_by_id[call.id]
-                changed.append(replace(message, content=text, tool_calls=(call,)))
+                changed.append(replace(before, tool_calls=(call,)))
                 changed.append(messages[result])
                 moved.add(result)
-                text = ""  # Only the first one says it.
+                # Only the first one thinks, and says something.
+                before = replace(before, content="", reasoning="")
         elif i not in moved:
             changed.append(message)
     return changed
@@ -336,6 +361,11 @@ def parse_arguments(text: str) -> dict[str, object]:
 ROLE_CHANGES = (
     RoleChange(
         _leave_out_empty_answers, cost=2, description="empty answers were left out"
+    ),
+    RoleChange(
+        _join_text_with_thinking,
+        cost=1,
+        description="the text before a call became a part of the thinking",
     ),
     RoleChange(
         _split_text_from_calls,
