@@ -9,10 +9,12 @@ from localspec.tools.server_settings import ServerSettings
 SCRIPT = Path(__file__).with_name("hostile_server.py")
 
 
-def hostile_server(behaviour: str, **settings: Any) -> ServerSettings:
+def hostile_server(
+    behaviour: str, name: str = "test", **settings: Any
+) -> ServerSettings:
     values: dict[str, Any] = {
         "command": sys.executable,
         "args": (str(SCRIPT), behaviour),
         "timeout": 60.0,
     }
-    return ServerSettings("test", **values | settings)
+    return ServerSettings(name, **values | settings)

@@ -1,6 +1,7 @@
 """`localspec tools`: list, add, rm and try, in processes of their own."""
 
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,6 +97,27 @@ def test_control_characters_of_a_server_are_not_printed(
     assert done.code == 0
     assert "\x1b" not in done.text + done.err
     assert "echo is there twice" in done.err
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@needs_mcp
+@pytest.mark.parametrize(
+    "arguments",
+    [("list",), ("list", "--json"), ("try", "mine", "echo")],
+    ids=" ".join,
+)
+def test_texts_of_a_hostile_server_are_printed_without_control_characters(
+    environ: Mapping[str, str], arguments: tuple[str, ...]
+) -> None:
+    add(environ, "mine", "hostile-texts")
+
+    done = run(environ, *arguments)
+
+    assert done.code == 0
+    assert "IMPORTANT" in done.text or "Answers." in done.text
+    assert not CONTROL.search(done.text + done.err)
 
 
 @needs_mcp
