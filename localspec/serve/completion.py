@@ -488,11 +488,14 @@ class Completion(ABC):
             raise shutting_down()
         self._queue.record_success()
         if choice.place is not None:
+            text = choice.text
+            calls = text.join_calls()
+            tokens: Sequence[Token] = text.tokens
+            if calls:
+                # With those of the thinking, which comes back beside the calls.
+                tokens = choice.answer.tokens
             self._model.answer_tokens.remember(
-                choice.place,
-                choice.text.content,
-                choice.text.tokens,
-                choice.text.join_calls(),
+                choice.place, text.content, tokens, calls
             )
 
     def close(self, error: BaseException | None = None) -> None:

@@ -28,6 +28,10 @@ def post(served: Served, path: str, body: dict[str, Any]) -> Any:
     return response.json
 
 
+# In each API, the second prompt is known up to the end of the first answer: its thinking
+# and its call came back. The token that ends a turn is not decoded in its answer.
+
+
 def test_thinking_comes_back_by_the_completions_api(served: Served) -> None:
     tools = [{"type": "function", "function": FUNCTION}]
 
@@ -39,16 +43,12 @@ def test_thinking_comes_back_by_the_completions_api(served: Served) -> None:
     answer = first["choices"][0]["message"]
     (call,) = answer["tool_calls"]
     result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
-    forgetful = {**answer, "reasoning_content": None}
-    second = ask(HI, answer, result)["usage"]
-    n_without = ask(HI, forgetful, result)["usage"]["prompt_tokens"]
+    second = ask(HI, answer, result)
 
-    assert answer["reasoning_content"] == THOUGHT
+    assert answer["reasoning_content"].strip() == THOUGHT
     assert json.loads(call["function"]["arguments"]) == {"at": "Rome"}
-    assert second["prompt_tokens"] > n_without
-    # The token that ends the turn is not decoded in the first answer.
-    n_known = first["usage"]["total_tokens"] - 1
-    assert second["prompt_tokens_details"]["cached_tokens"] == n_known
+    n_reused = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert n_reused == first["usage"]["total_tokens"] - 1
 
 
 def test_thinking_comes_back_by_the_messages_api(served: Served) -> None:
@@ -58,21 +58,19 @@ def test_thinking_comes_back_by_the_messages_api(served: Served) -> None:
         body = {"messages": messages, "tools": tools, "max_tokens": 200}
         return post(served, "/v1/messages", body)
 
-    def count(*messages: Any) -> int:
-        usage = ask(*messages)["usage"]
-        n_tokens: int = usage["input_tokens"] + usage["cache_read_input_tokens"]
-        return n_tokens
-
-    blocks = ask(HI)["content"]
+    first = ask(HI)
+    blocks = first["content"]
     (call,) = [block for block in blocks if block["type"] == "tool_use"]
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"}
-    answered = {"role": "user", "content": [result]}
-    n_with = count(HI, {"role": "assistant", "content": blocks}, answered)
-    n_without = count(HI, {"role": "assistant", "content": [call]}, answered)
+    answer = {"role": "assistant", "content": blocks}
+    second = ask(HI, answer, {"role": "user", "content": [result]})
 
-    assert blocks[0]["thinking"] == THOUGHT
+    assert blocks[0]["thinking"].strip() == THOUGHT
     assert call["input"] == {"at": "Rome"}
-    assert n_with > n_without
+    usage = first["usage"]
+    n_prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    n_reused = second["usage"]["cache_read_input_tokens"]
+    assert n_reused == n_prompt + usage["output_tokens"] - 1
 
 
 def test_thinking_comes_back_by_the_responses_api(served: Served) -> None:
@@ -82,16 +80,17 @@ def test_thinking_comes_back_by_the_responses_api(served: Served) -> None:
         body = {"input": items, "tools": tools, "store": False}
         return post(served, "/v1/responses", body)
 
-    output = ask(HI)["output"]
+    first = ask(HI)
+    output = first["output"]
     (call,) = [item for item in output if item["type"] == "function_call"]
     result = {
         "type": "function_call_output",
         "call_id": call["call_id"],
         "output": "sunny",
     }
-    n_with = ask(HI, *output, result)["usage"]["input_tokens"]
-    n_without = ask(HI, call, result)["usage"]["input_tokens"]
+    second = ask(HI, *output, result)
 
     assert output[0]["type"] == "reasoning"
     assert json.loads(call["arguments"]) == {"at": "Rome"}
-    assert n_with > n_without
+    n_reused = second["usage"]["input_tokens_details"]["cached_tokens"]
+    assert n_reused == first["usage"]["total_tokens"] - 1

@@ -257,7 +257,7 @@ def serve_page() -> Iterator[str]:
 
 def test_a_page_of_this_computer_is_fetched(connect: Connect) -> None:
     with serve_page() as url:
-        server = connect("fetch")
+        server = connect("fetch", "--allow-private-ips")
         page = call(server, "fetch", {"url": f"{url}/page"})
         private = call(server, "fetch", {"url": f"{url}/private"})
         missing = call(server, "fetch", {"url": f"{url}/missing"})
@@ -272,7 +272,7 @@ def test_a_page_of_this_computer_is_fetched(connect: Connect) -> None:
 def test_nobody_at_an_address_is_an_error_of_fetch(connect: Connect) -> None:
     with serve_page() as url:
         pass
-    server = connect("fetch", "--ignore-robots-txt")
+    server = connect("fetch", "--allow-private-ips", "--ignore-robots-txt")
 
     result = call(server, "fetch", {"url": url})
 
