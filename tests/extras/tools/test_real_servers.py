@@ -26,7 +26,7 @@ from localspec.extras.tools import opening
 from localspec.extras.tools.connection import ServerConnection
 from localspec.models import pictures
 from localspec.tools.server_settings import ServerSettings
-from localspec.tools.tool_types import ToolResult
+from localspec.tools.tool_types import ToolDefinition, ToolResult
 
 FOLDER = Path(os.environ.get("LOCALSPEC_TEST_SERVERS", "/none"))
 PYTHON_SERVERS = ("time", "git", "fetch")
@@ -288,7 +288,7 @@ def list_all(folder: Path) -> list[ServerSettings]:
 
 @pytest.mark.timeout(300)
 def test_all_servers_together_offer_fifty_tools(tmp_path: Path) -> None:
-    definitions = []
+    definitions: list[ToolDefinition] = []
     for server, opened in opening.connect_all(list_all(tmp_path)):
         assert isinstance(opened, ServerConnection), opened
         assert opened.left_out == ()
