@@ -119,6 +119,8 @@ class ValueType(Struct, frozen=True):
             return value
         if isinstance(value, float):
             return int(value) if value.is_integer() else value
+        if isinstance(value, int) and not self.words:
+            return value
         return self.format(value)
 
 
