@@ -6,6 +6,7 @@ against the model's own probabilities.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from localspec.bench.verify_results import (
     VerifyReport,
     report_to_json,
 )
-from localspec.errors import PromptTooLongError
+from localspec.errors import GrammarError, PromptTooLongError
 from localspec.launch import Engine, sight
 from localspec.models.pictures import accept_picture
 from localspec.protocol.events import EngineReady, Round
@@ -197,17 +198,22 @@ class LosslessMeasurement:
         """Add the comparison of one prompt after the other to the totals.
 
         It ends after the last prompt, or when the time is up, but not before
-        `_MIN_PROMPTS`.
+        `_MIN_PROMPTS`, nor before the chats: one with a call, and one with a picture.
         """
         began = time.monotonic()
         effort = self.effort
         kind = "same seed" if temperature else "temperature 0"
         prompts = [*effort.prompts[:1], LONG_PROMPT, *effort.prompts[1:]]
         requests = [GenerateCommand(text) for text in prompts]
+        chats: list[GenerateCommand] = []
+        if self._has_chat:
+            chats.append(_CALL_REQUEST)
         if self._can_see:
-            requests.insert(_MIN_PROMPTS - 1, _make_picture_request())
+            chats.append(_make_picture_request())
+        requests[2:2] = chats
+        min_prompts = max(_MIN_PROMPTS, 2 + len(chats))
         for n, prompt in enumerate(requests):
-            if n >= _MIN_PROMPTS and effort.is_time_up(began):
+            if n >= min_prompts and effort.is_time_up(began):
                 return
             message = f"{kind}: prompt {n + 1} of {len(requests)} …"
             yield MeasurementProgress(message, is_step=n == 0)
@@ -217,16 +223,23 @@ class LosslessMeasurement:
                 max_tokens=effort.tokens_per_answer,
                 spec="off",
             )
-            with suppress(PromptTooLongError):
+            # Without the package for grammars no call can be forced.
+            with suppress(PromptTooLongError, GrammarError):
                 totals.add(_check_prompt(recorder, n, plain, variants))
-                if prompt.messages:
+                if prompt.tools:
+                    self.report.has_call = True
+                elif prompt.messages:
                     self.report.has_picture = True
+
+    @property
+    def _has_chat(self) -> bool:
+        chat = self.ready.settings.get("chat") or {}
+        return bool(chat.get("template"))
 
     @property
     def _can_see(self) -> bool:
         """Whether the pair reads a chat with a picture."""
-        chat = self.ready.settings.get("chat") or {}
-        return sight.has_sight(self.ready) and bool(chat.get("template"))
+        return sight.has_sight(self.ready) and self._has_chat
 
     def _check_sampling(
         self, recorder: AnswerRecorder, verify: VerifyMode, spec: str, first_seed: int
@@ -286,6 +299,32 @@ class LosslessMeasurement:
                 return
 
 
+_WEATHER_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+        "is_hourly": {"type": "boolean"},
+    },
+    "required": ["city", "days", "unit", "is_hourly"],
+}
+_WEATHER_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather_forecast",
+        "description": "The weather of the next days.",
+        "parameters": _WEATHER_SCHEMA,
+    },
+}
+_CALL_REQUEST = GenerateCommand(
+    messages=(ChatMessage("user", "Will it rain in Rome in the next three days?"),),
+    tools=json.dumps([_WEATHER_TOOL]),
+    must_call=True,
+)
+"""A chat whose answer is a call: the schema forces most of its tokens, which are drafted."""
+
+
 def _make_picture_request() -> GenerateCommand:
     """A chat with a picture. Raises StorageError."""
     picture = accept_picture(verify_picture.make_picture(), "picture.png")
@@ -343,7 +382,13 @@ class AnswerRecorder:
         tokens empties the cache.
         """
         empty_replay = ReplayCommand(
-            request.text, tokens=(), widths=(), emitted=(), messages=request.messages
+            request.text,
+            tokens=(),
+            widths=(),
+            emitted=(),
+            messages=request.messages,
+            tools=request.tools,
+            must_call=request.must_call,
         )
         self._replay(empty_replay)
         return record_answer(self._engine, request, self._should_stop)
@@ -365,6 +410,8 @@ class AnswerRecorder:
             emitted=emitted,
             sampling=answer.request.sampling,
             messages=answer.request.messages,
+            tools=answer.request.tools,
+            must_call=answer.request.must_call,
         )
         return self._replay(command)
 

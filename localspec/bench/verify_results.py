@@ -69,6 +69,7 @@ class VerifyReport(Struct):
     by_mode: dict[VerifyMode, TokenSample] = field(default_factory=dict)
     is_complete: bool = False  # All parts have run to their end.
     has_picture: bool = False  # Whether a prompt has a picture: the model sees.
+    has_call: bool = False  # Whether an answer calls a tool.
 
     @property
     def samples(self) -> list[TokenSample]:
@@ -103,6 +104,7 @@ class VerifyReport(Struct):
             "sampled": _samples_to_json(self.samples),
             "whole": self.is_complete,
             "picture": self.has_picture,
+            "call": self.has_call,
         }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
 
 from localspec import draft_kinds
 from localspec.engine.chat_prompt import Prompt
@@ -16,7 +19,10 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.models.chat_template import generic_tools
+from localspec.models.chat_template.call_layouts import CallLayout
+from localspec.protocol.events import Notice
 from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParams
+from localspec.sanitize import sanitize
 from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
 from localspec.spec.constraints.grammars import Grammars
 from localspec.spec.constraints.output_constraint import OutputConstraint
@@ -24,6 +30,7 @@ from localspec.spec.constraints.tool_call_text import (
     CallGrammar,
     MarkTokens,
     TextBetweenCalls,
+    ToolCallText,
 )
 from localspec.spec.prepared_answer import (
     DraftRequest,
@@ -37,7 +44,36 @@ from localspec.spec.sampling import bind_vocabulary
 from localspec.spec.verifiers import make_verifier
 
 _MIN_ANSWER_TOKENS = 512  # A hint names a context with space for so long an answer.
+_MAX_SHOWN_TOOLS = 5
 _CONTEXT_STEP = 256  # llama.cpp rounds the size of a context up to a multiple of it.
+
+
+_CallsKey = tuple[str, tuple[str, ...], CallLayout | None]
+"""The tools of a request, the names of those that may be called, and the layout."""
+
+
+class _RequestCalls(Struct, frozen=True):
+    """What holds the calls of an answer to the tools of its request."""
+
+    key: _CallsKey
+    grammar: CallGrammar | None = None
+    loose: tuple[str, ...] = ()
+    """Tools whose arguments are not held to their schema."""
+    problem: GrammarError | None = None
+    """Why there is no grammar."""
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        if self.problem is not None:
+            message = f"Calls of tools are not checked while they are written. {self.problem.message}"
+            return (Notice("info", "calls_free", message, str(self.problem.hint)),)
+        if not self.loose:
+            return ()
+        shown = ", ".join(self.loose[:_MAX_SHOWN_TOOLS])
+        if len(self.loose) > _MAX_SHOWN_TOOLS:
+            shown += ", …"
+        message = f"Arguments of {shown} are not held to their JSON Schema, which cannot be used."
+        return (Notice("info", "calls_loose", sanitize(message, multiline=False)),)
 
 
 class AnswerPreparer:
@@ -53,12 +89,9 @@ class AnswerPreparer:
         self._header_tokens = HeaderTokens(
             vocabulary.n_tokens, vocabulary.piece, vocabulary.token_text
         )
-        self._call_marks = MarkTokens(
-            generic_tools.OPENING, vocabulary.n_tokens, vocabulary.piece
-        )
-        self._last_call_grammar: (
-            tuple[tuple[str, tuple[str, ...]], CallGrammar] | None
-        ) = None
+        self._call_marks: dict[tuple[str, ...], MarkTokens] = {}
+        """Those of the last request; they take 0.1 s to find."""
+        self._last_calls: _RequestCalls | None = None
 
     def prepare(self, request: GenerateCommand) -> PreparedAnswer:
         """Raises UsageError, PromptTooLongError, GrammarError or PictureError."""
@@ -78,6 +111,15 @@ class AnswerPreparer:
         if request.probabilities:
             n_alternatives = request.n_alternatives
 
+        calls = self._find_calls(request)
+        notices = prompt.notices
+        if calls is not None and calls is not self._last_calls:
+            notices += calls.notices
+            self._last_calls = calls
+        constraint = self._make_constraint(
+            request, prompt, calls, parts=parts, resumed_tokens=resumed_tokens
+        )
+
         thinking = self._prompts.make_thinking_budget(prompt, request)
         thinking.restore_tokens(resumed_tokens)
         return PreparedAnswer(
@@ -91,10 +133,10 @@ class AnswerPreparer:
             shown_tokens=shown_tokens,
             stop_strings=(*request.stop, *prompt.stop),
             thinking=thinking,
-            constraint=self._make_constraint(request, prompt, parts, resumed_tokens),
+            constraint=constraint,
             n_alternatives=n_alternatives,
             drafting=self._draft_request(request),
-            notices=prompt.notices,
+            notices=notices,
         )
 
     def prompt_tokens(self, command: GenerateCommand | CountCommand) -> list[int]:
@@ -170,6 +212,8 @@ class AnswerPreparer:
         self,
         request: GenerateCommand,
         prompt: Prompt,
+        calls: _RequestCalls | None,
+        *,
         parts: tuple[PromptPart, ...],
         resumed_tokens: tuple[int, ...],
     ) -> OutputConstraint | None:
@@ -182,15 +226,30 @@ class AnswerPreparer:
                 start = AnswerStart(
                     start, parser, self._header_tokens, has_tools=has_tools
                 )
-        elif request.tools and self._prompts.writes_tools_as_text(request):
-            parser = self._prompts.make_parser(prompt, request)
-            start = TextBetweenCalls(self._call_grammar(request), parser)
-        else:
+        elif calls is None or calls.grammar is None:
             return None
+        elif request.must_call:
+            start = self._start_with_call(request, prompt, calls.grammar)
+        else:
+            parser = self._prompts.make_parser(prompt, request)
+            start = TextBetweenCalls(calls.grammar, parser)
         prompt_ids = join_parts(parts)
         constraint = OutputConstraint(start, len(prompt_ids))
         constraint.commit([*prompt_ids, *resumed_tokens])
         return constraint
+
+    def _start_with_call(
+        self, request: GenerateCommand, prompt: Prompt, calls: CallGrammar
+    ) -> GrammarState:
+        """The state of an answer that is a call, behind its thinking if it has begun."""
+        layout = self._prompts.call_layout(request)
+        assert layout is not None, "calls have a grammar"
+        grammar = self._grammars.start_forced_calls(layout, _read_schemas(request))
+        parser = self._prompts.make_parser(prompt, request)
+        start = ToolCallText(calls, parser, grammar)
+        if parser is None or parser.kind != "thinking":
+            return start
+        return AnswerStart(start, parser, self._header_tokens, has_tools=True)
 
     def _start_grammar(self, request: GenerateCommand) -> GrammarState:
         try:
@@ -200,20 +259,47 @@ class AnswerPreparer:
                 raise
             return self._grammars.start("", request.fallback_schema)
 
-    def _call_grammar(self, request: GenerateCommand) -> CallGrammar:
-        """The grammar of the request's tools; that of the last request is kept."""
-        key = (request.tools, request.callable_tools)
-        if self._last_call_grammar is not None and self._last_call_grammar[0] == key:
-            return self._last_call_grammar[1]
-        schemas = generic_tools.read_schemas(request.tools)
-        if request.callable_tools:
-            schemas = {name: schemas[name] for name in request.callable_tools}
-        start = self._grammars.start_call(
-            schemas, generic_tools.BEFORE_OBJECT, generic_tools.AFTER_OBJECT
-        )
-        grammar = CallGrammar(start, self._call_marks, self._vocabulary)
-        self._last_call_grammar = (key, grammar)
-        return grammar
+    def _find_calls(self, request: GenerateCommand) -> _RequestCalls | None:
+        """The grammar of the request's tools; that of the last request is kept.
+
+        Raises GrammarError if there is none, and the request needs it: a model that has
+        no format of its own makes mistakes without it.
+        """
+        if not request.tools or request.grammar or request.json_schema:
+            return None
+        layout = self._prompts.call_layout(request)
+        is_needed = request.must_call or self._prompts.writes_tools_as_text(request)
+        key = (request.tools, request.callable_tools, layout)
+        calls = self._last_calls
+        if calls is None or calls.key != key:
+            calls = self._make_calls(key, request)
+        if calls.problem is not None and is_needed:
+            raise calls.problem
+        return calls
+
+    def _make_calls(self, key: _CallsKey, request: GenerateCommand) -> _RequestCalls:
+        layout = key[-1]
+        if layout is None:
+            message = "It is not known to the character how this model writes them."
+            return _RequestCalls(key, problem=GrammarError(message))
+        try:
+            grammar, loose = self._make_call_grammar(layout, _read_schemas(request))
+        except GrammarError as error:
+            return _RequestCalls(key, problem=error)
+        return _RequestCalls(key, grammar, loose=loose)
+
+    def _make_call_grammar(
+        self, layout: CallLayout, schemas: Mapping[str, Any]
+    ) -> tuple[CallGrammar, tuple[str, ...]]:
+        """The grammar, and the tools whose schema it does not hold."""
+        states = self._grammars.start_calls(layout, schemas)
+        vocabulary = self._vocabulary
+        tokens = self._call_marks.get(tuple(states.by_mark))
+        if tokens is None:
+            tokens = MarkTokens(states.by_mark, vocabulary.n_tokens, vocabulary.piece)
+            self._call_marks = {tuple(states.by_mark): tokens}
+        grammar = CallGrammar(states, tokens, vocabulary, layout.place)
+        return grammar, states.loose
 
     def _draft_request(self, request: GenerateCommand) -> DraftRequest:
         prediction = self._prediction_tokens(request.prediction)
@@ -244,6 +330,14 @@ class AnswerPreparer:
             message = f"The prediction cannot be used. {error.message}"
             raise UsageError(message, error.hint) from None
         return tuple(tokens[: self._pair.target.n_ctx])
+
+
+def _read_schemas(request: GenerateCommand) -> dict[str, Any]:
+    """The JSON Schemas of the tools that may be called, by their names."""
+    schemas = generic_tools.read_schemas(request.tools)
+    if request.callable_tools:
+        return {name: schemas[name] for name in request.callable_tools}
+    return schemas
 
 
 def _too_long_error(n_tokens: int, n_ctx: int, trained: int) -> PromptTooLongError:

@@ -19,6 +19,7 @@ from localspec.models.chat_template import (
     generic_tools,
     thinking_tags,
 )
+from localspec.models.chat_template.call_layouts import GENERIC_LAYOUT, CallLayout
 from localspec.models.chat_template.thinking_effort import (
     ThinkingControl,
     ThinkingParams,
@@ -234,11 +235,20 @@ class PromptBuilder:
         elif source.startswith("mistral-v7"):
             self._template = "mistral-v7"
         own_tool_format: str | None = None
+        self._call_layout: CallLayout | None = None
+        """How the model's own template writes calls, if that is known."""
         if self._template == "own" and "tool" in self._tool_source:
             # The import takes 50 ms, which pass while llama.cpp loads a model.
-            from localspec.models.chat_template.tool_detection import detect_format  # noqa: PLC0415
+            from localspec.models.chat_template.tool_detection import (  # noqa: PLC0415
+                detect_format,
+                detect_layout,
+            )
 
             own_tool_format = detect_format(self._tool_source, self._special_texts)
+            if own_tool_format is not None:
+                self._call_layout = detect_layout(
+                    own_tool_format, self._tool_source, self._special_texts
+                )
         self._tool_format = own_tool_format or GENERIC.name
         """Of the model's own template; a built-in one has none of its own."""
         self._answer_texts: tuple[str, ...] = ()
@@ -375,6 +385,12 @@ class PromptBuilder:
         """Whether tools of this request are part of messages, in the generic format."""
         is_own = (command.template or self._template) == "own"
         return not is_own or self._tool_format == GENERIC.name
+
+    def call_layout(self, request: GenerateCommand) -> CallLayout | None:
+        """How an answer to this request writes calls; None if that is not known."""
+        if self.writes_tools_as_text(request):
+            return GENERIC_LAYOUT
+        return self._call_layout
 
     def render(self, command: GenerateCommand | CountCommand) -> RenderResult:
         """The text of a chat.

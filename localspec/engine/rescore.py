@@ -18,6 +18,7 @@ from localspec.llama.context import LlamaContext
 from localspec.llama.library import C
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 from localspec.spec import heartbeat
+from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.picture_ids import last_tokens
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.protocols import DecodeInterrupted, Draft, Logits
@@ -30,11 +31,13 @@ def replay_passes(
     n_vocab: int,
     prompt: list[int],
     command: ReplayCommand,
+    *,
+    constraint: OutputConstraint | None,
     cancelled: Callable[[], bool],
 ) -> ReplayResult:
     """Decode a prompt into an empty memory, then the tokens in passes of given widths.
 
-    Closes the decoder. If cancelled, returns the results so far. Raises UsageError.
+    `constraint` is the grammar that the answer followed. Closes the decoder. If cancelled, returns the results so far. Raises UsageError.
     """
     scores: list[tuple[int, float, float, float]] = []
     try:
@@ -46,6 +49,7 @@ def replay_passes(
                     row,
                     command.sampling,
                     text,
+                    constraint=constraint,
                     index=index,
                     token=command.tokens[index],
                 )
@@ -201,13 +205,17 @@ def _score_replayed(
     sampling: SamplingParams,
     text: Sequence[int],
     *,
+    constraint: OutputConstraint | None,
     index: int,
     token: int,
 ) -> tuple[int, float, float, float]:
     """One value for each field of `ReplayResult`."""
     n_recent = sampling.history_length
     recent = last_tokens(text, n_recent)
-    distribution = compute_distribution(row, sampling, recent)
+    grammar = None
+    if constraint is not None:
+        grammar = constraint.state_after(text)
+    distribution = compute_distribution(row, sampling, recent, grammar)
     ids = distribution.ids
     probs = distribution.probs
     probability = distribution.prob(token)

@@ -31,6 +31,7 @@ from localspec.protocol.events import (
     TokenScore,
 )
 from localspec.spec import drafters
+from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.picture_ids import has_pictures
 from localspec.spec.prefix_cache import (
     ClientPrompts,
@@ -226,8 +227,16 @@ class Session:
         """Decode an answer with the target alone, in passes of the given widths."""
         self._stop_requested = False
         prompt = self._preparer.prompt_tokens(
-            wire.CountCommand(command.text, command.messages)
+            wire.CountCommand(command.text, command.messages, tools=command.tools)
         )
+        constraint: OutputConstraint | None = None
+        if command.tools:
+            request = wire.GenerateCommand(
+                messages=command.messages,
+                tools=command.tools,
+                must_call=command.must_call,
+            )
+            constraint = self._preparer.prepare(request).constraint
         decoder: CachedDecoder | IndependentDecoder
         if self._target.needs_checkpoints or has_pictures(prompt):
             decoder = CachedDecoder(self._target_cache)
@@ -238,6 +247,7 @@ class Session:
             self._target.n_vocab,
             prompt,
             command=command,
+            constraint=constraint,
             cancelled=self._is_cancelled,
         )
 

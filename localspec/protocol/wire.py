@@ -279,6 +279,10 @@ class GenerateCommand(Struct, frozen=True):
     tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
     callable_tools: tuple[str, ...] = ()
     """The names of the tools that may be called; empty for all."""
+    must_call: bool = False
+    """Whether the answer begins with a call of a tool, behind thinking that the prompt
+    has begun.
+    """
     answer_prefix: str = ""
     """Text that the answer begins with, without a thinking part; it is not sent back."""
     prefill: str = ""
@@ -338,6 +342,8 @@ class ReplayCommand(Struct, frozen=True):
     emitted: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     messages: tuple[ChatMessage, ...] = ()  # A chat, in place of `text`.
+    tools: str = ""  # As those of the answer's request, whose calls they limit.
+    must_call: bool = False
 
 
 class CountCommand(Struct, frozen=True):

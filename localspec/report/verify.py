@@ -66,6 +66,8 @@ def format_verify_report(
         results[sample.verify] = _format_sample(sample)
     if report.has_picture:
         results["picture"] = "in one prompt of temperature 0 and of the same seed"
+    if report.has_call:
+        results["tool call"] = "one prompt of temperature 0 and of the same seed"
     for name, result in results.items():
         if result or is_final:
             text = f"{name:<14} {result or 'not compared'}"

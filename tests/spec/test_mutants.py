@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from localspec.protocol.wire import VerifyMode
 from localspec.spec import sampling, speculative_loop, token_probabilities, verifiers
+from localspec.spec.constraints import tool_call_text
 from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.spec.constraints.tool_call_text import TextBetweenCalls
 from localspec.spec.drafters import block_head
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.block_head import BlockHeadRunner
@@ -25,7 +27,7 @@ from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.drafters.model import ModelDrafter
 from localspec.spec.prefix_cache import PrefixCache
 from tests.spec import laws, test_speculative_loop, test_token_probabilities
-from tests.spec.constraints import test_output_constraint
+from tests.spec.constraints import test_output_constraint, test_tool_call_text
 from tests.spec.drafters import test_lookup
 from tests.spec.laws import (
     DRAFTERS,
@@ -95,6 +97,14 @@ xtc = law(
     "rejection", tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2))
 )
 constrained = law("rejection", test_output_constraint.CASES["a masked draft"])
+
+
+def a_call_in_text() -> None:
+    """The grammar is made anew, as a planted bug may change its state."""
+    exactly_the_targets_law(test_output_constraint.call_case(), "rejection")
+    test_output_constraint.test_free_text_has_the_distribution_that_it_has_without_tools()
+
+
 BIASED = replace(
     PLAIN,
     logit_bias=((1, 1.5), (2, -3.0)),
@@ -224,6 +234,15 @@ MUTANTS: dict[str, Mutant] = {
     "a draft's own grammar a token late": Mutant(DraftSampler.distribution_after,
         "state_after(tokens, drafted)", "state_after(tokens, drafted[:-1])",
         test_output_constraint.test_no_draft_leaves_the_grammar),
+    "a draft that moves the parser of the text": Mutant(TextBetweenCalls.advance,
+        "parser = parser.fork()", "pass", a_call_in_text),
+    "a call that is over, and goes on": Mutant(tool_call_text._enter_call,
+        "calls.is_complete(grammar)", "False",
+        test_output_constraint.test_free_text_has_the_distribution_that_it_has_without_tools),
+    "the beginning of a mark, forgotten": Mutant(TextBetweenCalls.advance,
+        "tokens.begun(text)", "b''",
+        partial(test_tool_call_text.test_a_token_may_end_the_mark_and_begin_the_call,
+            "<tool_call", b">x", False)),
     "lookup goes on over the end of a text": Mutant(LookupDrafter._index_tokens, "*lost, _END]", "*lost]",
         test_lookup.test_what_the_text_no_longer_has_is_like_text_before_it),
     "lookup in another client's text": Mutant(LookupDrafter.begin_answer,

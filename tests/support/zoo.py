@@ -43,7 +43,7 @@ def twice(x: int) -> int:
 THOUGHT_TEXT = "<think>They greet me; I greet back.</think>Hello there."
 """The answer of `thinker`."""
 CALL_TEXT = (
-    'I look.<tool_call>{"name": "weather", "arguments": {"city":"Rome"}}</tool_call>'
+    'I look.<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 )
 """The answer of `caller`, and the first of `agent`."""
 RESULT_TEXT = "Sunny there today!"

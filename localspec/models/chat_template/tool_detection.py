@@ -17,6 +17,7 @@ from typing import Any
 
 from localspec.errors import LocalspecError
 from localspec.models.chat_template import thinking_tags
+from localspec.models.chat_template.call_layouts import CallLayout, find_layout
 from localspec.models.chat_template.jinja_render import render
 from localspec.models.chat_template.tool_calls import ToolCallParser
 from localspec.models.chat_template.tool_formats import TOOL_FORMATS
@@ -74,6 +75,21 @@ def detect_format(source: str, variables: Mapping[str, str]) -> str | None:
     `variables` are the texts of bos_token and the like.
     """
     return _detect(source, tuple(sorted(variables.items())))
+
+
+def detect_layout(
+    format_name: str, source: str, variables: Mapping[str, str]
+) -> CallLayout | None:
+    """How a template whose format this is writes calls, to the character.
+
+    None if it does so in a layout that is not known.
+    """
+    name, arguments = _PROBES[0]
+    try:
+        text = _render_call(source, dict(variables), _PROBES[0])
+    except LocalspecError:
+        return None
+    return None if text is None else find_layout(format_name, text, name, arguments)
 
 
 @lru_cache(maxsize=8)

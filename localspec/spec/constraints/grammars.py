@@ -16,19 +16,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from localspec import child_process
 from localspec.errors import GrammarError
 from localspec.install_hints import GRAMMAR_PACKAGES, install_command
+from localspec.models.chat_template.call_layouts import CallLayout, JsonArguments
 from localspec.models.chat_template.schema_references import BudgetExceededError
 from localspec.sanitize import sanitize
 from localspec.spec.constraints import one_of
+from localspec.spec.constraints.call_grammars import CallGrammarText, CallGrammarWriter
 from localspec.spec.constraints.gbnf import gbnf_to_lark
+from localspec.spec.constraints.lark import ControlTexts
+from localspec.spec.constraints.notations import (
+    LARGEST_NUMBER,
+    UnwritableSchemaError,
+)
 from localspec.spec.protocols import GrammarState, Vocabulary
 
 if TYPE_CHECKING:
@@ -80,6 +88,9 @@ _ALWAYS_TRUE: Mapping[str, tuple[Any, ...]] = {
     "dependentSchemas": ({},),
 }
 """Values of keywords that llguidance does not know, with which they mean nothing."""
+_LIMITING_KEYWORDS = frozenset({
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const",
+})  # fmt: skip
 _CHECK_SECONDS = 20.0
 """The check's process has so long, start included. The check has a limit on CPU time."""
 EXIT_OVERLAP = 3
@@ -128,81 +139,112 @@ class Grammars:
             _check_state(matcher, what)
         return self._state(matcher)
 
-    def start_call(
-        self, schemas: Mapping[str, Any], before: str, after: str
-    ) -> GrammarState:
-        """The state before one call of a tool: an object between two texts.
+    def start_calls(self, layout: CallLayout, schemas: Mapping[str, Any]) -> CallStates:
+        """The states before calls of tools, which are written in a layout.
 
         `schemas` has the JSON Schema of each tool's arguments, by its name. Clients offer
         tools whose schema this package cannot compile; their arguments may be any object,
         because the request would fail otherwise, and with it each request of an agent.
+        Raises GrammarError if the layout cannot hold a tool's name.
         """
         _check_package()
-        usable: dict[str, str] = {}
-        for name, schema in schemas.items():
-            usable[name] = self._inline_schema(schema)
-        any_object = dict.fromkeys(schemas, _ANY_OBJECT)
+        writer = CallGrammarWriter(layout, self._controls, self._inline_schema)
+        by_mark: dict[str, GrammarState] = {}
+        loose: dict[str, None] = {}
+        ends_answer = False
+        for mark, names in layout.marks(tuple(schemas)).items():
+            callable_schemas = {name: schemas[name] for name in names}
+            state, text = self._start_calls(writer, callable_schemas)
+            by_mark[mark] = state
+            loose.update(dict.fromkeys(text.loose))
+            ends_answer = text.ends_answer
+        return CallStates(by_mark, tuple(loose), ends_answer=ends_answer)
+
+    def start_forced_calls(
+        self, layout: CallLayout, schemas: Mapping[str, Any]
+    ) -> GrammarState:
+        """The state before the mark of a call.
+
+        Raises GrammarError as `start_calls` does.
+        """
+        _check_package()
+        writer = CallGrammarWriter(
+            layout.with_mark(), self._controls, self._inline_schema
+        )
+        return self._start_calls(writer, schemas)[0]
+
+    def _start_calls(
+        self, writer: CallGrammarWriter, schemas: Mapping[str, Any]
+    ) -> tuple[GrammarState, CallGrammarText]:
         with _translate_errors(_TOOLS):
-            matcher = self._match_calls(usable, before, after)
-            if matcher.is_error():  # Together the schemas are too large.
-                matcher = self._match_calls(any_object, before, after)
+            try:
+                text = writer.write(schemas)
+                matcher = make_matcher(self._set_up(), lark_to_grammar(text.lark))
+                if matcher.is_error():  # Together the schemas are too large.
+                    text = writer.write(schemas, is_loose=True)
+                    matcher = make_matcher(self._set_up(), lark_to_grammar(text.lark))
+            except UnwritableSchemaError as error:
+                raise _refusal(_TOOLS, str(error)) from error
             _check_state(matcher, _TOOLS)
-        return self._state(matcher)
+        return self._state(matcher), text
 
     def _state(self, matcher: llguidance.LLMatcher) -> LlguidanceState:
         if self._twins is None:
             self._twins = find_twin_tokens(self._vocabulary)
         return LlguidanceState(matcher, self._twins)
 
-    def _match_calls(
-        self, schemas: Mapping[str, str], before: str, after: str
-    ) -> llguidance.LLMatcher:
-        lark = _write_calls(schemas, before=before, after=after)
-        return make_matcher(self._set_up(), lark_to_grammar(lark))
+    @cached_property
+    def _controls(self) -> ControlTexts:
+        """The control tokens of the vocabulary, which takes some 0.1 s to read."""
+        vocabulary = self._vocabulary
+        tokens: dict[str, int] = {}
+        ends: list[str] = []
+        for token in range(vocabulary.n_tokens):
+            if vocabulary.text_piece(token):
+                continue
+            text = vocabulary.token_text(token).decode("utf-8", "replace")
+            tokens.setdefault(text, token)
+            if vocabulary.is_eog(token):
+                ends.append(text)
+        return ControlTexts(tokens, ends)
 
     def _set_up(self) -> llguidance.LLTokenizer:
         if self._tokenizer is None:
             self._tokenizer = _make_tokenizer(self._vocabulary)
         return self._tokenizer
 
-    def _inline_schema(self, schema: Any) -> str:
-        """A schema as a grammar can contain it; that of any object if it is of no use."""
+    def _inline_schema(self, schema: Any, form: JsonArguments) -> str | None:
+        """A schema as a grammar can contain it; None if it is of no use."""
         try:
             text = json.dumps(_change_schemas(schema, _drop_annotations))
             if len(text) > MAX_CHARS:
-                return _ANY_OBJECT
+                return None
             with _translate_errors("JSON Schema"):
-                complete = _checked_schema(text)
-                matcher = make_matcher(self._set_up(), schema_to_grammar(complete))
-                _check_state(matcher)
+                checked = json.loads(_checked_schema(text))
+                complete = _change_schemas(checked, _bound_numbers)
+                grammar = schema_to_grammar(json.dumps(complete))
+                _check_state(make_matcher(self._set_up(), grammar))
         except (GrammarError, RecursionError, ValueError):
-            return _ANY_OBJECT
-        return json.dumps({**json.loads(complete), "x-guidance": _SCHEMA_OPTIONS})
+            return None
+        options = {
+            **_SCHEMA_OPTIONS,
+            "item_separator": form.item_separator,
+            "key_separator": form.key_separator,
+        }
+        return json.dumps({**complete, "x-guidance": options})
+
+
+class CallStates(Struct, frozen=True):
+    """The states behind each mark of a layout, before the rest of a call."""
+
+    by_mark: Mapping[str, GrammarState]
+    loose: tuple[str, ...]
+    """Tools whose arguments are not held to their schema."""
+    ends_answer: bool
+    """Whether only the end of the answer may follow a call."""
 
 
 _TOOLS = "grammar of the tools"
-_ANY_OBJECT = json.dumps({"type": "object", "x-guidance": _SCHEMA_OPTIONS})
-
-
-def _write_calls(schemas: Mapping[str, str], *, before: str, after: str) -> str:
-    """In llguidance's Lark: a call of one of the tools, between two texts.
-
-    Each schema is a rule of its own, so that its `$ref`s begin at its own root. Example,
-    with one tool `get_time`:
-
-        start: "<call>" ("{\"name\": \"get_time\", \"arguments\": " arguments0) "}" "</call>"
-        arguments0: %json {"type": "object", …}
-    """
-    calls: list[str] = []
-    lines: list[str] = []
-    for i, (name, schema) in enumerate(schemas.items()):
-        quoted = json.dumps(name, ensure_ascii=False)
-        head = json.dumps(f'{{"name": {quoted}, "arguments": ', ensure_ascii=False)
-        calls.append(f"{head} arguments{i}")
-        lines.append(f"arguments{i}: %json {schema}")
-    choice = " | ".join(calls)
-    whole = f'start: {json.dumps(before)} ({choice}) "}}" {json.dumps(after)}'
-    return "\n".join([whole, *lines])
 
 
 def _check_package() -> None:
@@ -416,6 +458,19 @@ def _drop_annotations(schema: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in schema.items() if key not in _DESCRIPTIVE_KEYWORDS
     }
+
+
+def _bound_numbers(schema: dict[str, Any]) -> dict[str, Any]:
+    """Limit the numbers of a call: JSON can write some that no program can read.
+
+    Between limits, a number has no exponent: `1e999` would be infinite.
+    """
+    given = schema.get("type")
+    names = given if isinstance(given, list) else [given]
+    has_limits = not schema.keys().isdisjoint(_LIMITING_KEYWORDS)
+    if has_limits or not ("number" in names or "integer" in names):
+        return schema
+    return {**schema, "minimum": -LARGEST_NUMBER, "maximum": LARGEST_NUMBER}
 
 
 def _close_object(schema: dict[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,18 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from localspec.errors import GrammarError
+from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.protocol.wire import SamplingParams, VerifyMode
+from localspec.spec.constraints.grammars import CallStates
 from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.spec.constraints.tool_call_text import (
+    CallGrammar,
+    MarkTokens,
+    TextBetweenCalls,
+)
 from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.spec.sampling import compute_distribution
+from localspec.spec.thinking_budget import make_byte_parser
 from localspec.spec.verifiers import make_verifier
 from tests.spec import laws
 from tests.spec.laws import (
@@ -48,6 +56,46 @@ WIDE = ToyGrammar({0: {1: 1, 2: 0, 4: 2, 5: 0}, 1: {0: 0}, 2: {0: 1, 3: 0, 5: 2}
 """Over six tokens."""
 
 
+PIECES = (b"[", b"]", b"<", b"n")
+"""Of four tokens: tags of a thinking part, the mark of a call, and a name."""
+
+
+class FourTokens:
+    n_tokens = 4
+    eos = 2
+
+    def is_eog(self, token: int) -> bool:
+        return False
+
+    def text_piece(self, token: int) -> bytes:
+        return PIECES[token]
+
+    piece = text_piece
+    token_text = text_piece
+
+    def tokenize_plain(self, data: bytes) -> list[int]:
+        return [PIECES.index(bytes([byte])) for byte in data]
+
+
+def text_with_calls() -> TextBetweenCalls:
+    """Free text; a call is `<n]` or `<nn`, and its state is complete where 2 may follow.
+
+    What begins with `[` is thinking up to `]`.
+    """
+    call = ToyGrammar({0: {3: 1}, 1: {1: 2, 3: 2}, 2: {2: 2}})
+    vocabulary = FourTokens()
+    marks = MarkTokens(["<"], vocabulary.n_tokens, vocabulary.piece)
+    states = CallStates({"<": call}, (), ends_answer=False)
+    calls = CallGrammar(states, marks, vocabulary)
+    return TextBetweenCalls(
+        calls, make_byte_parser(ThinkingTags("[", "]"), is_open=False)
+    )
+
+
+def call_case() -> Case:
+    return tables_case(n=4, n_vocab=4, grammar=text_with_calls())
+
+
 def unmasked() -> Case:
     """The draft model does not know of the grammar."""
     case = tables_case(grammar=GRAMMAR)
@@ -67,6 +115,7 @@ CASES: dict[str, Case] = {
     "a repeat penalty": tables_case(
         replace(PLAIN, top_k=1, repeat_penalty=1.7, repeat_last_n=2), grammar=GRAMMAR
     ),
+    "a call in free text": call_case(),
     "temperature 0": tables_case(GREEDY, n=5, draft_length=3, grammar=GRAMMAR),
 }
 
@@ -82,6 +131,24 @@ def test_every_answer_has_the_masked_targets_probability(
 @pytest.mark.parametrize("sampling", [PLAIN, GREEDY, replace(PLAIN, top_k=2)])
 def test_every_draft_gives_the_text_of_plain_decoding(sampling: SamplingParams) -> None:
     laws.every_draft_same_as_plain(sampling, 3, 3, GRAMMAR)
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, GREEDY])
+def test_every_draft_of_a_call_gives_the_text_of_plain_decoding(
+    sampling: SamplingParams,
+) -> None:
+    laws.every_draft_same_as_plain(sampling, 3, 4, text_with_calls())
+
+
+def test_free_text_has_the_distribution_that_it_has_without_tools() -> None:
+    """To the bit: there is no grammar at all where no call has begun."""
+    constraint = OutputConstraint(text_with_calls(), n_prompt=2)
+    assert constraint.state_after([0, 0]) is None
+    assert constraint.state_after([0, 0, 3, 1]) is None
+    assert constraint.state_after([0, 0, 3, 2]) is not None
+    assert constraint.state_after([0, 0, 3, 2, 3, 1]) is None
+    assert constraint.state_after([0, 0, 0, 2, 2]) is None, "thinking"
+    assert constraint.state_after([0, 0, 0, 1, 2]) is not None
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, laws.SAMPLED])

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 from localspec.llama.context import LlamaContext
 from localspec.llama.model import LlamaVocab
 from localspec.machine.llama_params import ModelRole
-from localspec.models.chat_template import generic_tools
+from localspec.models.chat_template.call_layouts import (
+    GENERIC_LAYOUT,
+    LAYOUTS,
+    CallLayout,
+)
 from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolCallParser
 from localspec.paths import package_data_dir
@@ -26,7 +30,7 @@ from localspec.spec.constraints.tool_call_text import (
     TextBetweenCalls,
     ToolCallText,
 )
-from localspec.spec.protocols import GrammarState
+from localspec.spec.protocols import GrammarState, Vocabulary
 from localspec.spec.sampling import NoAllowedTokenError
 from localspec.spec.thinking_budget import make_byte_parser
 from tests.support.sessions import SETTINGS
@@ -64,13 +68,13 @@ def vocabulary(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[LlamaVocab]
 
 
 def call_grammar(
-    vocabulary: LlamaVocab, schemas: Mapping[str, Any] = SCHEMAS
+    vocabulary: Vocabulary,
+    schemas: Mapping[str, Any] = SCHEMAS,
+    layout: CallLayout = GENERIC_LAYOUT,
 ) -> CallGrammar:
-    start = Grammars(vocabulary).start_call(
-        schemas, generic_tools.BEFORE_OBJECT, generic_tools.AFTER_OBJECT
-    )
-    marks = MarkTokens(MARK, vocabulary.n_tokens, vocabulary.piece)
-    return CallGrammar(start, marks, vocabulary)
+    states = Grammars(vocabulary).start_calls(layout, schemas)
+    marks = MarkTokens(states.by_mark, vocabulary.n_tokens, vocabulary.piece)
+    return CallGrammar(states, marks, vocabulary, layout.place)
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +148,9 @@ def test_any_walk_over_allowed_tokens_writes_only_whole_calls(
     pieces = [vocabulary.piece(token) for token in range(vocabulary.n_tokens)]
 
     @functools.cache
-    def tokens_that_go_on(n_begun: int) -> NDArray[np.int64]:
-        """Tokens that write more of a mark of which this many bytes are written."""
-        rest = mark[n_begun:]
+    def tokens_that_go_on(begun: bytes) -> NDArray[np.int64]:
+        """Tokens that write more of a mark that is begun."""
+        rest = mark[len(begun) :]
         chosen: list[int] = []
         for token, piece in enumerate(pieces):
             if piece and (rest.startswith(piece) or piece.startswith(rest)):
@@ -161,7 +165,7 @@ def test_any_walk_over_allowed_tokens_writes_only_whole_calls(
             if isinstance(state, ToolCallText):
                 allowed = state.allowed_tokens()
             else:
-                allowed = tokens_that_go_on(calls.tokens.n_begun(text))
+                allowed = tokens_that_go_on(calls.tokens.begun(text))
                 allowed = allowed[state.allows(allowed)]
             token = int(dice.choice(allowed))
             assert state.allows(np.array([token]))[0]
@@ -178,14 +182,14 @@ def test_any_walk_over_allowed_tokens_writes_only_whole_calls(
 def test_tokens_that_hold_text_behind_the_mark_are_those_of_a_call(
     vocabulary: LlamaVocab, calls: CallGrammar
 ) -> None:
-    n_begun = len(MARK) - 1
-    forbidden = set(calls.forbidden(n_begun).tolist())
-    for token, rest in calls.tokens.rests(n_begun).items():
-        assert vocabulary.piece(token) == b">" + rest
-        is_call = CALL.encode().startswith(rest)
+    begun = MARK[:-1].encode()
+    forbidden = set(calls.forbidden(begun).tolist())
+    for token, end in calls.tokens.rests(begun).items():
+        assert vocabulary.piece(token) == b">" + end.rest
+        is_call = CALL.encode().startswith(end.rest)
         # A tokenizer that writes a space first cannot tell, so its token is forbidden.
         assert token in forbidden or is_call
-    assert not len(calls.forbidden(0))
+    assert not len(calls.forbidden(b""))
 
 
 class WideVocabulary:
@@ -237,9 +241,7 @@ def test_a_token_may_end_the_mark_and_begin_the_call(
     begun: str, piece: bytes, is_allowed: bool
 ) -> None:
     vocabulary = WideVocabulary()
-    start = Grammars(vocabulary).start_call(SCHEMAS, "\n", "\n</tool_call>")
-    marks = MarkTokens(MARK, vocabulary.n_tokens, vocabulary.piece)
-    state: GrammarState = TextBetweenCalls(CallGrammar(start, marks, vocabulary), None)
+    state: GrammarState = TextBetweenCalls(call_grammar(vocabulary), None)
     for token in vocabulary.tokenize_plain(begun.encode()):
         state = state.advance(token)
     token = vocabulary.token(piece)
@@ -311,3 +313,76 @@ def test_the_call_that_is_allowed_is_the_one_that_is_read(
     )
     assert said == ["I look."]
     assert json.loads(written) == {"city": "Rome", "days": 3}
+
+
+# --- where a mark opens a call
+
+LLAMA_CALL = '{"name": "clock", "parameters": {"zone": "UTC"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        (LLAMA_CALL, True),
+        (f" {LLAMA_CALL} and free", True),
+        ('{"name": "clock", "parameters": {"zone": "EST"', False),
+        ('{"name": "clock", "parameters": {"zone": "UTC"}, ', False),
+        ('{"name": "Ada", "parameters": 3}', True),
+        ('I write {"name": "clock", "parameters": 3}', True),
+        (f'{LLAMA_CALL};{{"name": "clock", "parameters": 3}}', True),
+    ],
+)
+def test_a_mark_at_the_beginning_of_an_answer_is_the_only_one_of_llama(
+    text: str, is_allowed: bool
+) -> None:
+    vocabulary = WideVocabulary()
+    calls = call_grammar(vocabulary, layout=LAYOUTS["llama3"][0])
+    state = TextBetweenCalls(calls, None)
+    assert accepts(vocabulary, state, text) == is_allowed
+
+
+def test_a_call_of_llama_begins_behind_the_thinking() -> None:
+    vocabulary = WideVocabulary()
+    calls = call_grammar(vocabulary, layout=LAYOUTS["llama3"][0])
+    parser = make_byte_parser(ThinkingTags("<think>", "</think>"), is_open=False)
+    state = TextBetweenCalls(calls, parser)
+    wrong = LLAMA_CALL.replace("UTC", "EST")
+    assert accepts(vocabulary, state, f"<think>{wrong}</think>{LLAMA_CALL}")
+    assert not accepts(vocabulary, state, f"<think>So</think>{wrong}")
+
+
+HARMONY_TAGS = ThinkingTags("<|channel|>analysis<|message|>", "<|end|>")
+HARMONY_CALL = 'to=functions.clock <|constrain|>json<|message|>{"zone": "UTC"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        (f"<|channel|>commentary {HARMONY_CALL}<|call|>", True),
+        (f" {HARMONY_CALL}<|call|>", True),
+        (f"<|channel|>analysis<|message|>to=functions.x<|end|> {HARMONY_CALL}", True),
+        ("<|channel|>final<|message|>to=functions.x", True),
+        ("<|channel|>commentary to=functions.x", False),
+        (f"<|channel|>commentary {HARMONY_CALL} ", False),
+        (
+            f"<|channel|>commentary {HARMONY_CALL}<|call|><|start|>assistant to=user",
+            True,
+        ),
+    ],
+)
+def test_a_mark_in_a_header_is_the_only_one_of_harmony(
+    text: str, is_allowed: bool
+) -> None:
+    vocabulary = WideVocabulary()
+    calls = call_grammar(vocabulary, layout=LAYOUTS["gpt-oss"][0])
+    state = TextBetweenCalls(calls, make_byte_parser(HARMONY_TAGS, is_open=False))
+    assert accepts(vocabulary, state, text) == is_allowed
+
+
+def test_of_several_marks_the_first_one_counts() -> None:
+    marks = MarkTokens(["<a>", "<ab>"], 0, lambda _: b"")
+    assert marks.find_end(b"x<ab>y<a>") == (b"<ab>", b"y<a>")
+    assert marks.find_end(b"x<a") is None
+    assert marks.begun(b"x<a") == b"<a"
+    assert marks.begun(b"x<ab") == b"<ab"
+    assert marks.begun(b"<a>") == b""
