@@ -1,7 +1,6 @@
-"""How each format writes calls is known, or it is said why not."""
+"""How each format writes calls is known, to the character."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from localspec.models.chat_template.call_layouts import (
     GENERIC_LAYOUT,
     LAYOUTS,
-    NOT_EXACT,
     CallLayout,
     JsonArguments,
     TagArguments,
@@ -30,22 +28,18 @@ def find(format_name: str, text: str) -> CallLayout | None:
 
 
 @pytest.mark.parametrize("format_name", TOOL_FORMATS)
-def test_every_format_is_exact_or_says_why(format_name: str) -> None:
-    if format_name in NOT_EXACT:
-        assert format_name not in LAYOUTS
-        return
+def test_every_format_is_exact(format_name: str) -> None:
     layout = find(format_name, write(format_name, ARGUMENTS))
     assert layout is not None
     written = layout.mark + layout.opening + layout.call + layout.ending
     assert "$SPACE" not in written
 
 
-def test_the_documents_list_the_formats_that_are_exact() -> None:
+def test_the_documents_list_the_formats() -> None:
     text = DOCS.read_text(encoding="utf-8").partition("## Exact calls")[2]
     rows = re.findall(r"^\| `(\w[\w-]*)` \|.*\| ([^|]*) \|$", text, re.MULTILINE)
     assert {name for name, _ in rows} == set(TOOL_FORMATS)
-    not_exact = {name for name, arguments in rows if arguments.startswith("not exact")}
-    assert not_exact == set(NOT_EXACT)
+    assert set(LAYOUTS) == set(TOOL_FORMATS)
 
 
 @pytest.mark.parametrize("format_name", LAYOUTS)
@@ -144,5 +138,4 @@ def test_the_layouts_of_llama_cpps_templates(path: Path) -> None:
     variables = {"bos_token": "<s>", "eos_token": "</s>"}
     found = detect_format(source, variables)
     assert found is not None
-    is_known = detect_layout(found, source, variables) is not None
-    assert is_known == (found not in NOT_EXACT), os.fspath(path)
+    assert detect_layout(found, source, variables) is not None

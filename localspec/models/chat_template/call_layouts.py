@@ -9,6 +9,7 @@ with which it was generated. A layout is that text with placeholders:
 |---|---|
 | `$NAME` | the tool's name |
 | `$ARGUMENTS` | its arguments, in the layout's notation |
+| `$KEY` | behind a value: the argument's name (MiniMax M3) |
 | `$SPACE` | white space: `fit_layout` puts in what the template writes; between two calls any |
 | `$ID`, `$LABEL`, `$NUMBER` | what the model makes up: an id of nine characters, any id, the number of a call |
 | `$IDFIELD` | an id as a further field, which an answer may lack (Apriel) |
@@ -32,6 +33,7 @@ from msgspec.structs import replace
 NAME = "$NAME"
 ARGUMENTS = "$ARGUMENTS"
 SPACE = "$SPACE"
+KEY = "$KEY"
 PATTERNS: Mapping[str, str] = {
     SPACE: "[ \\n]{1,8}",
     "$ID": "[a-zA-Z0-9]{9}",
@@ -67,7 +69,8 @@ class JsonArguments(Struct, frozen=True):
 class TagArguments(Struct, frozen=True):
     """Each argument between tags, such as `<parameter=city>Rome</parameter>`.
 
-    A text is written as it is, up to the closing tag. All else is JSON.
+    A text is written as it is, up to the closing tag. All else is JSON; for true and
+    false some templates write Python's words.
     """
 
     before_key: str
@@ -129,6 +132,7 @@ class CallLayout(Struct, frozen=True):
         return replace(self, opening=f"{self.mark}{self.opening}")
 
 
+_MINIMAX_3 = "]<]minimax[>["
 _OBJECT = f'{{"name": "{NAME}", "arguments": {ARGUMENTS}}}'
 
 
@@ -287,6 +291,23 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         ),
     ),
     "minimax": (_invoke_layout("minimax:tool_call", "", "", ""),),
+    "minimax3": (
+        CallLayout(
+            f"{_MINIMAX_3}<tool_call>",
+            f'{_MINIMAX_3}<invoke name="{NAME}">{ARGUMENTS}{_MINIMAX_3}</invoke>',
+            opening=SPACE,
+            separator=SPACE,
+            ending=f"{SPACE}{_MINIMAX_3}</tool_call>",
+            # The template writes lists and objects as tags in tags, in which `12` has no
+            # type. As JSON they are read, too.
+            arguments=TagArguments(
+                before_key=f"{_MINIMAX_3}<",
+                before_text=">",
+                after_value=f"{_MINIMAX_3}</{KEY}>",
+                closing_tag=_MINIMAX_3,
+            ),
+        ),
+    ),
     "seed": (
         _function_layout("<seed:tool_call>", "</seed:tool_call>", ""),
         _function_layout("<seed:tool_call>", "</seed:tool_call>", "\n"),
@@ -360,11 +381,6 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
     "generic": (CallLayout("<tool_call>", f"\n{_OBJECT}\n</tool_call>"),),
 }
 """By the name of a format; of several layouts, the first that fits a template."""
-
-NOT_EXACT: Mapping[str, str] = {
-    "minimax3": "a text within a value has no type: `12` is a number",
-}
-"""Formats whose calls stay free, and why."""
 
 GENERIC_LAYOUT = LAYOUTS["generic"][0]
 
@@ -465,7 +481,8 @@ class _LayoutFit:
             else:
                 parts.append(self._part("before_json", form.before_json))
             parts.append(_value_pattern(value))
-            parts.append(self._part("after_value", form.after_value))
+            after_value = form.after_value.replace(KEY, key)
+            parts.append(self._part("after_value", after_value))
         return "".join(parts)
 
     def fill(self, found: re.Match[str]) -> CallLayout:

@@ -34,6 +34,7 @@ from localspec.models.chat_template.argument_types import ArgumentTypes
 from localspec.models.chat_template.call_layouts import (
     ARGUMENTS,
     CHOICES,
+    KEY,
     NAME,
     OPTIONAL,
     PATTERNS,
@@ -273,7 +274,12 @@ class _TagWriter:
         return self._rules.add(f"arguments{self._i}", " ".join(parts) or '""')
 
     def write_any(self) -> str:
-        """Arguments of any name whose values are texts."""
+        """Arguments of any name whose values are texts.
+
+        Raises UnwritableSchemaError if the closing tag has the name.
+        """
+        if KEY in self._form.after_value:
+            raise UnwritableSchemaError("arguments without a schema have no tags")
         key = self._rules.literal(self._form.before_key)
         before = self._rules.literal(self._form.before_text)
         argument = self._rules.add(
@@ -285,11 +291,12 @@ class _TagWriter:
         if not _KEY.fullmatch(key):
             raise UnwritableSchemaError(f"no tag can hold the name {key[:40]!r}")
         types = self._types.find(key)
+        after = self._form.after_value.replace(KEY, key)
         rule = f"argument{self._i}_{n}"
         before_key = f"{self._form.before_key}{key}"
         if not types or "string" in types:
             head = self._rules.literal(f"{before_key}{self._form.before_text}")
-            value = self._write_text(n, part, types)
+            value = self._write_text(n, part, types, after)
             return self._rules.add(rule, f"{head} {value}")
         before_json = self._form.before_json or self._form.before_text
         heads: list[str] = []
@@ -298,16 +305,18 @@ class _TagWriter:
         value = self._rules.add(
             f"value{self._i}_{n}", f"%json {self._write_value_schema(part)}"
         )
-        after = self._rules.literal(self._form.after_value)
-        return self._rules.add(rule, f"({' | '.join(heads)}) {value} {after}")
+        if types == {"boolean"} and part.keys().isdisjoint({"enum", "const"}):
+            value = f'({value} | "True" | "False")'
+        closer = self._rules.literal(after)
+        return self._rules.add(rule, f"({' | '.join(heads)}) {value} {closer}")
 
-    def _write_text(self, n: int, part: Any, types: frozenset[str]) -> str:
+    def _write_text(self, n: int, part: Any, types: frozenset[str], after: str) -> str:
         """A text and the tag that closes it; a text may be one of some."""
         rule = _TextRule(None)
         if types:
             rule = self._text_rules.find(part)
         if rule.choices is None:
-            return self._free_text(n, rule.schema)
+            return self._free_text(n, rule.schema, after)
         # A text that holds a tag cannot be told from the tag.
         usable = [
             text
@@ -319,24 +328,24 @@ class _TagWriter:
         if not usable:
             raise UnwritableSchemaError("no text between tags satisfies the schema")
         texts = " | ".join(self._rules.literal(text) for text in usable)
-        return f"({texts}) {self._rules.literal(self._form.after_value)}"
+        return f"({texts}) {self._rules.literal(after)}"
 
-    def _free_text(self, n: int, part: Any) -> str:
+    def _free_text(self, n: int, part: Any, after: str) -> str:
         lengths = _read_lengths(part)
-        if lengths == "*":
+        if lengths == "*" and KEY not in self._form.after_value:
             return self._any_text()
-        return self._text_to_tag(f"TEXT{self._i}_{n}", lengths)
+        return self._text_to_tag(f"TEXT{self._i}_{n}", lengths, after)
 
     def _any_text(self) -> str:
-        return self._text_to_tag("TEXT", "*")
+        """One terminal for all texts: each costs time at every token of a text."""
+        return self._text_to_tag("TEXT", "*", self._form.after_value)
 
-    def _text_to_tag(self, terminal: str, lengths: str) -> str:
+    def _text_to_tag(self, terminal: str, lengths: str, closer: str) -> str:
         """A text without the tags of arguments, and its closing tag.
 
         A closing tag of characters is a part of the terminal, which else would go on to
         its last character.
         """
-        closer = self._form.after_value
         tags = map(escape_regex, self._form.tags)
         text = f"(/(?s:.{lengths})/ & ~/(?s:.*)(?:{'|'.join(tags)})(?s:.*)/)"
         first, rest = self._rules.controls.split_first(closer)

@@ -18,7 +18,7 @@ _WORDS = (
     *(b"'it", b'<|"', b"\\n", b"1e999", b"null", b"True", b"]]>"),
 )
 """Tokens that models have, and with which a call could end too early."""
-_CONTROL = re.compile(r"<[|｜][^<>]*>|<[^<>]*[|｜]>|\[[A-Z_]+\]")
+_CONTROL = re.compile(r"\]<\]minimax\[>\[|<[|｜][^<>]*>|<[^<>]*[|｜]>|\[[A-Z_]+\]")
 
 
 class CallVocabulary:
