@@ -206,7 +206,7 @@ class LosslessMeasurement:
         prompts = [*effort.prompts[:1], LONG_PROMPT, *effort.prompts[1:]]
         requests = [GenerateCommand(text) for text in prompts]
         chats: list[GenerateCommand] = []
-        if self._has_chat:
+        if self._has_chat and _can_force_calls(recorder):
             chats.append(_CALL_REQUEST)
         if self._can_see:
             chats.append(_make_picture_request())
@@ -223,8 +223,7 @@ class LosslessMeasurement:
                 max_tokens=effort.tokens_per_answer,
                 spec="off",
             )
-            # Without the package for grammars no call can be forced.
-            with suppress(PromptTooLongError, GrammarError):
+            with suppress(PromptTooLongError):
                 totals.add(_check_prompt(recorder, n, plain, variants))
                 if prompt.tools:
                     self.report.has_call = True
@@ -325,6 +324,15 @@ _CALL_REQUEST = GenerateCommand(
 """A chat whose answer is a call: the schema forces most of its tokens, which are drafted."""
 
 
+def _can_force_calls(recorder: AnswerRecorder) -> bool:
+    """Whether the package for grammars is installed, and the prompt fits."""
+    try:
+        recorder.empty_cache(_CALL_REQUEST)
+    except (GrammarError, PromptTooLongError):
+        return False
+    return True
+
+
 def _make_picture_request() -> GenerateCommand:
     """A chat with a picture. Raises StorageError."""
     picture = accept_picture(verify_picture.make_picture(), "picture.png")
@@ -381,6 +389,11 @@ class AnswerRecorder:
         Cells that are reused would come from passes of other widths. Replaying no
         tokens empties the cache.
         """
+        self.empty_cache(request)
+        return record_answer(self._engine, request, self._should_stop)
+
+    def empty_cache(self, request: GenerateCommand) -> None:
+        """Empty the KV cache. Raises what preparing an answer to the request raises."""
         empty_replay = ReplayCommand(
             request.text,
             tokens=(),
@@ -391,7 +404,6 @@ class AnswerRecorder:
             must_call=request.must_call,
         )
         self._replay(empty_replay)
-        return record_answer(self._engine, request, self._should_stop)
 
     def replay(self, answer: RecordedAnswer) -> ReplayResult:
         """The target's choice for each token, in passes of the same widths.

@@ -2,8 +2,9 @@
 
 import json
 import random
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,12 @@ from localspec.protocol.wire import (
 )
 from localspec.report.lines import plain_text
 from localspec.report.measurement import format_measurement
+from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
+from localspec.spec.protocols import GrammarState
+from localspec.spec.sampling import NoAllowedTokenError
 from tests.bench.fake_engine import Draw, Scripted, honest
+from tests.support import tinygguf
 from tests.support.sessions import (
     SETTINGS,
     InProcess,
@@ -33,7 +38,7 @@ from tests.support.sessions import (
     require_same_logits_at_every_width,
 )
 from tests.support.vision_models import VisionModels
-from tests.support.zoo import Zoo
+from tests.support.zoo import CHAT_TEMPLATE, Zoo
 
 QUICK = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=800)
 SHORT = VerifyEffort(
@@ -267,6 +272,63 @@ def test_a_model_that_sees_is_checked_with_a_picture(
     lines = [plain_text(line) for line in format_measurement(measurement)]
     assert any(line.startswith("picture ") for line in lines)
     assert measurement.to_json()["picture"] is True
+
+
+ROOMY = replace(SETTINGS, n_ctx=2048)
+"""A byte is a token, so a tool's description takes some hundreds."""
+
+
+@pytest.fixture
+def talker(tmp_path: Path) -> Path:
+    model = replace(tinygguf.llama(0), template=CHAT_TEMPLATE)
+    return model.write(tmp_path / "talker.gguf")
+
+
+def test_a_model_with_a_chat_template_is_checked_with_a_call(
+    talker: Path, zoo: Zoo
+) -> None:
+    with loaded(talker, zoo["draft"], ROOMY) as session:
+        engine = InProcess(session)
+        found = checked(engine, SHORT)
+    measurement = LosslessMeasurement(SHORT)
+    measurement.report = found
+    measurement._ready = engine.ready
+
+    assert found.verdict == "lossless"
+    assert found.has_call
+    assert any(asked.must_call for asked in engine.asked)
+    lines = [plain_text(line) for line in format_measurement(measurement)]
+    assert any(line.startswith("tool call ") for line in lines)
+    assert measurement.to_json()["call"] is True
+
+
+def test_a_model_without_a_chat_template_is_checked_without_a_call(zoo: Zoo) -> None:
+    with loaded(zoo["target"], zoo["draft"]) as session:
+        found = checked(InProcess(session), SHORT)
+
+    assert found.verdict == "lossless"
+    assert not found.has_call
+
+
+def test_a_call_whose_grammar_is_a_token_late_is_found(
+    talker: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = OutputConstraint.state_after
+
+    def late(
+        constraint: OutputConstraint,
+        text: Sequence[int],
+        drafted: Sequence[int] = (),
+        n_left_out: int = 0,
+    ) -> GrammarState | None:
+        return real(constraint, text, drafted[:-1], n_left_out)
+
+    with loaded(talker, zoo["draft"], ROOMY) as session:
+        engine = InProcess(session)
+        monkeypatch.setattr(OutputConstraint, "state_after", late)
+        # The text may leave the grammar before its passes are compared.
+        with suppress(NoAllowedTokenError):
+            assert checked(engine, SHORT).verdict == "divergent"
 
 
 def test_the_picture_of_the_check_can_be_read_by_every_engine() -> None:

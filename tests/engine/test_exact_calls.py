@@ -17,6 +17,7 @@ from localspec.protocol.events import Notice
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from tests.engine.test_generic_tools import GREEDY, HI, ROOMY, SPECS
 from tests.support import tinygguf
+from tests.support.channels import speaker
 from tests.support.sessions import Said, folded, loaded
 from tests.support.zoo import CHAT_CONTROLS, THINKER_TEMPLATE
 
@@ -265,3 +266,20 @@ def test_a_begun_call_is_resumed(tmp_path: Path) -> None:
             begun = tuple(whole.ids[:cut])
             rest = ask(session, resumed_tokens=begun)
             assert [*begun, *rest.ids] == whole.ids
+
+
+def test_a_call_on_a_channel_is_exact_and_ends_the_answer(tmp_path: Path) -> None:
+    words = ("<|channel|>", "commentary", "▁to=functions.", "sunny", "(Rome)")
+    path = speaker(words).write(tmp_path / "made.gguf")
+    with loaded(path, path, ROOMY) as session:
+        assert session.ready.settings["chat"]["tools"] == "gpt-oss"
+        plain = ask(session, spec="off")
+        assert plain.text.startswith("<|channel|>commentary to=functions.weather")
+        assert plain.text.endswith('<|message|>{"city": "Rome", "days": 3}')
+        assert plain.reason == "eog"
+        forced = ask(session, spec="off", must_call=True)
+        assert forced.text.startswith("<|channel|>commentary to=functions.weather")
+        assert forced.text.endswith('{"city": "Rome", "days": 3}')
+        for spec in SPECS:
+            assert ask(session, spec=spec).text == plain.text
+            assert ask(session, spec=spec, must_call=True).text == forced.text

@@ -208,10 +208,11 @@ class TextBetweenCalls:
         piece = tokens.piece(token)
         parser = self._parser
         if parser is not None:
+            was_thinking = parser.kind == "thinking"
             parser = parser.fork()
             parser.feed(piece.decode("latin-1"))
-            if not (self._may_open(self._parser) and self._may_open(parser)):
-                # The token is of the thinking, or ends it.
+            # A token that ends the thinking begins no mark.
+            if was_thinking or not self._may_open(parser):
                 return TextBetweenCalls(self._calls, parser)
 
         text = self._begun + piece

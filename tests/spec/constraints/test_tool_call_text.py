@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from localspec.llama.context import LlamaContext
@@ -33,6 +34,7 @@ from localspec.spec.constraints.tool_call_text import (
 from localspec.spec.protocols import GrammarState, Vocabulary
 from localspec.spec.sampling import NoAllowedTokenError
 from localspec.spec.thinking_budget import make_byte_parser
+from tests.spec.constraints.call_vocabulary import CallVocabulary
 from tests.support.sessions import SETTINGS
 from tests.support.zoo import Zoo
 
@@ -377,6 +379,30 @@ def test_a_mark_in_a_header_is_the_only_one_of_harmony(
     calls = call_grammar(vocabulary, layout=LAYOUTS["gpt-oss"][0])
     state = TextBetweenCalls(calls, make_byte_parser(HARMONY_TAGS, is_open=False))
     assert accepts(vocabulary, state, text) == is_allowed
+
+
+SOLAR_CALL = (
+    "<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>clock<|tool_call:args|>"
+    '{"zone": "UTC"}<|tool_call:end|><|calls|>'
+)
+
+
+@pytest.mark.parametrize("before", ["", "<|content|>So. ", "<|think|>So<|end|>"])
+def test_a_mark_may_stand_in_place_of_a_header(before: str) -> None:
+    """Solar's call is a message without one."""
+    vocabulary = CallVocabulary("solar")
+    layout = replace(LAYOUTS["solar"][0], opening="", ending="<|calls|>", separator="")
+    calls = call_grammar(vocabulary, layout=layout)
+    tags = ThinkingTags("<|think|>", "<|end|>")
+    state: GrammarState = TextBetweenCalls(calls, make_byte_parser(tags, is_open=False))
+    for token in vocabulary.tokenize(f"{before}<|tool_calls|>"):
+        assert state.allows(np.array([token]))[0]
+        state = state.advance(token)
+    assert isinstance(state, ToolCallText)
+    for token in vocabulary.tokenize(SOLAR_CALL.removeprefix("<|tool_calls|>")):
+        assert state.allows(np.array([token]))[0]
+        state = state.advance(token)
+    assert isinstance(state, TextBetweenCalls)
 
 
 def test_of_several_marks_the_first_one_counts() -> None:
