@@ -61,6 +61,8 @@ _KEY = re.compile(r"[^<>\"=\s]{1,256}")
 _ANY_KEY = r'/[^<>"=\s]{1,64}/'
 _MAX_LENGTH = 2_000
 """A larger `maxLength` of a text between tags is not held: each character is a state."""
+_MAX_DEFINITION_CHARS = 512 * 1024
+"""Each argument that refers to definitions has a copy of them all."""
 _ROOT_KEYWORDS = frozenset({
     "type", "properties", "required", "additionalProperties", "$defs", "definitions",
     "$schema", "$id", "title", "description", "default", "examples", "x-guidance", "strict",
@@ -184,7 +186,8 @@ class _CallRules:
 
     def _write_call(self, i: int, name: str, schema: Any) -> str:
         written_name = name
-        if f'"{NAME}"' in self._layout.call:
+        is_json = isinstance(self._layout.arguments, JsonArguments)
+        if is_json and f'"{NAME}"' in self._layout.call:
             written_name = json.dumps(name, ensure_ascii=False)[1:-1]
         elif not _PLAIN_NAME.fullmatch(name):
             raise UnwritableSchemaError(f"no call can have the name {name[:40]!r}")
@@ -252,6 +255,7 @@ class _TagWriter:
         budget = WorkBudget(_MAX_SCHEMA_STEPS)
         self._types = ArgumentTypes(schema, budget)
         self._text_rules = _TextRules(schema, budget)
+        self._n_chars_left = _MAX_DEFINITION_CHARS
 
     def write(self) -> str:
         """Arguments in the order of the schema, as in JSON.
@@ -374,7 +378,11 @@ class _TagWriter:
             raise UnwritableSchemaError("a reference leads out of the definitions")
         if references:
             part = {**part, **definitions}
-        return json.dumps({**part, "x-guidance": self._schema["x-guidance"]})
+        written = json.dumps({**part, "x-guidance": self._schema["x-guidance"]})
+        self._n_chars_left -= len(written)
+        if self._n_chars_left < 0:
+            raise UnwritableSchemaError("the definitions are too long")
+        return written
 
 
 def _list_choices(text: str) -> Sequence[str]:
