@@ -54,6 +54,7 @@ from localspec.spec.constraints.notations import (
     NOTATIONS,
     NotationWriter,
     UnwritableSchemaError,
+    is_python_name,
 )
 
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
@@ -189,12 +190,18 @@ class _CallRules:
         is_json = isinstance(self._layout.arguments, JsonArguments)
         if is_json and f'"{NAME}"' in self._layout.call:
             written_name = json.dumps(name, ensure_ascii=False)[1:-1]
-        elif not _PLAIN_NAME.fullmatch(name):
+        elif not self._can_write_name(name):
             raise UnwritableSchemaError(f"no call can have the name {name[:40]!r}")
         before, _, after = self._layout.call.partition(ARGUMENTS)
         head = self._text(before, written_name)
         arguments = self._write_arguments(i, name, schema)
         return self._rules.add(f"call{i}", f"{head} {arguments} {self._text(after)}")
+
+    def _can_write_name(self, name: str) -> bool:
+        form = self._layout.arguments
+        if isinstance(form, NotatedArguments) and form.notation == "python":
+            return all(map(is_python_name, name.split(".")))
+        return _PLAIN_NAME.fullmatch(name) is not None
 
     def _write_arguments(self, i: int, name: str, schema: Any) -> str:
         """The rule of a tool's arguments; without its schema, if that is of no use."""

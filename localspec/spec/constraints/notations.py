@@ -379,9 +379,13 @@ class _CallProperties(PythonWriter):
         return self._values.value(schema)
 
     def _key(self, name: str) -> str:
-        if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
+        if not is_python_name(name):
             raise UnwritableSchemaError(f"no argument can have the name {name[:40]!r}")
         return json.dumps(f"{name}=")
+
+
+def is_python_name(text: str) -> bool:
+    return text.isidentifier() and text.isascii() and not keyword.iskeyword(text)
 
 
 NOTATIONS: Mapping[str, type[NotationWriter]] = {

@@ -353,10 +353,20 @@ def test_arguments_without_a_schema_have_no_closing_tags_in_minimax_m3() -> None
         start("minimax3", {"now": {"type": "object", "not": {}}})
 
 
-@pytest.mark.parametrize("format_name", ["tags", "gemma", "kimi", "kimi3"])
-def test_a_name_that_no_call_can_hold_is_refused(format_name: str) -> None:
+@pytest.mark.parametrize(
+    ("format_name", "name"),
+    [
+        ("tags", "a <b>"),
+        ("gemma", "a b"),
+        ("kimi", "a:1"),
+        ("kimi3", 'a"'),
+        ("python", "get-time"),
+        ("python", "if"),
+    ],
+)
+def test_a_name_that_no_call_can_hold_is_refused(format_name: str, name: str) -> None:
     with pytest.raises(GrammarError, match="name"):
-        start(format_name, {"a <b>": SCHEMAS["now"]})
+        start(format_name, {name: SCHEMAS["now"]})
 
 
 def test_a_long_text_between_tags_is_read_in_linear_time() -> None:
