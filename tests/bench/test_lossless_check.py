@@ -31,6 +31,7 @@ from localspec.spec.protocols import GrammarState
 from localspec.spec.sampling import NoAllowedTokenError
 from tests.bench.fake_engine import Draw, Scripted, honest
 from tests.support import tinygguf
+from tests.support.head_models import quantised
 from tests.support.sessions import (
     SETTINGS,
     InProcess,
@@ -280,14 +281,14 @@ ROOMY = replace(SETTINGS, n_ctx=2048)
 
 @pytest.fixture
 def talker(tmp_path: Path) -> Path:
-    model = replace(tinygguf.llama(0), template=CHAT_TEMPLATE)
+    model = replace(quantised(tinygguf.llama(0)), template=CHAT_TEMPLATE)
     return model.write(tmp_path / "talker.gguf")
 
 
 def test_a_model_with_a_chat_template_is_checked_with_a_call(
     talker: Path, zoo: Zoo
 ) -> None:
-    with loaded(talker, zoo["draft"], ROOMY) as session:
+    with loaded(talker, zoo["cousin"], ROOMY) as session:
         engine = InProcess(session)
         found = checked(engine, SHORT)
     measurement = LosslessMeasurement(SHORT)
@@ -303,7 +304,7 @@ def test_a_model_with_a_chat_template_is_checked_with_a_call(
 
 
 def test_a_model_without_a_chat_template_is_checked_without_a_call(zoo: Zoo) -> None:
-    with loaded(zoo["target"], zoo["draft"]) as session:
+    with loaded(zoo["target"], zoo["cousin"]) as session:
         found = checked(InProcess(session), SHORT)
 
     assert found.verdict == "lossless"
@@ -323,7 +324,7 @@ def test_a_call_whose_grammar_is_a_token_late_is_found(
     ) -> GrammarState | None:
         return real(constraint, text, drafted[:-1], n_left_out)
 
-    with loaded(talker, zoo["draft"], ROOMY) as session:
+    with loaded(talker, zoo["cousin"], ROOMY) as session:
         engine = InProcess(session)
         monkeypatch.setattr(OutputConstraint, "state_after", late)
         # The text may leave the grammar before its passes are compared.

@@ -15,10 +15,10 @@ from localspec.errors import GrammarError
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolCallParser
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import GenerateCommand, SamplingParams
-from tests.engine.test_generic_tools import GREEDY, HI, ROOMY, SPECS
+from tests.engine.test_generic_tools import HI, ROOMY, SPECS
 from tests.support import tinygguf
 from tests.support.channels import speaker
-from tests.support.sessions import Said, folded, loaded
+from tests.support.sessions import GREEDY, Said, folded, loaded
 from tests.support.zoo import CHAT_CONTROLS, THINKER_TEMPLATE
 
 CITY: dict[str, Any] = {

@@ -97,14 +97,6 @@ xtc = law(
     "rejection", tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2))
 )
 constrained = law("rejection", test_output_constraint.CASES["a masked draft"])
-
-
-def a_call_in_text() -> None:
-    """The grammar is made anew, as a planted bug may change its state."""
-    exactly_the_targets_law(test_output_constraint.call_case(), "rejection")
-    test_output_constraint.test_free_text_has_the_distribution_that_it_has_without_tools()
-
-
 BIASED = replace(
     PLAIN,
     logit_bias=((1, 1.5), (2, -3.0)),
@@ -235,7 +227,8 @@ MUTANTS: dict[str, Mutant] = {
         "state_after(tokens, drafted)", "state_after(tokens, drafted[:-1])",
         test_output_constraint.test_no_draft_leaves_the_grammar),
     "a draft that moves the parser of the text": Mutant(TextBetweenCalls.advance,
-        "parser = parser.fork()", "pass", a_call_in_text),
+        "parser = parser.fork()", "pass",
+        test_output_constraint.test_a_draft_that_begins_to_think_leaves_the_text_as_it_is),
     "a call that is over, and goes on": Mutant(tool_call_text._enter_call,
         "calls.is_complete(grammar)", "False",
         test_output_constraint.test_free_text_has_the_distribution_that_it_has_without_tools),

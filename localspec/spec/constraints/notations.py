@@ -230,7 +230,7 @@ class NotationWriter:
         separator = json.dumps(self._item_separator)
         first_rest = '""'
         later_rest = '""'
-        for name, schema in reversed(properties.items()):
+        for name, schema in reversed(list(properties.items())):
             item = f"{self._key(name)} {self.value(schema)}"
             first = f"{item} {later_rest}"
             later = f"{separator} {item} {later_rest}"

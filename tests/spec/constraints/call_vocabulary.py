@@ -29,9 +29,9 @@ class CallVocabulary:
     def __init__(self, format_name: str, *, ends: tuple[str, ...] = ()) -> None:
         """`ends`: further control tokens that end an answer."""
         texts = "".join(TOOL_FORMATS[format_name].control_texts)
-        self.controls = list(dict.fromkeys(_CONTROL.findall(texts)))
+        self.controls: list[str] = list(dict.fromkeys(_CONTROL.findall(texts)))
         single_bytes = (bytes([byte]) for byte in range(256))
-        self._pieces = [b"", *single_bytes, *_WORDS]
+        self._pieces: list[bytes] = [b"", *single_bytes, *_WORDS]
         self.n_text = len(self._pieces)
         self.n_tokens = self.n_text + len(self.controls)
         self._ends = {end.encode() for end in ends}

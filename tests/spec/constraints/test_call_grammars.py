@@ -128,18 +128,16 @@ def satisfies(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
         least = schema.get("minLength", 0)
         most = schema.get("maxLength", len(str(value)))
         return isinstance(value, str) and least <= len(value) <= most
-    types = {
-        "boolean": bool,
-        "null": type(None),
-        "integer": int,
-        "number": (int, float),
-    }
-    is_number = kind in ("integer", "number")
-    if not isinstance(value, types[kind]) or (is_number and isinstance(value, bool)):
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind == "null":
+        return value is None
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if kind == "integer":
-        return schema["minimum"] <= value <= schema["maximum"]
-    return True
+        is_within = schema["minimum"] <= value <= schema["maximum"]
+        return isinstance(value, int) and bool(is_within)
+    return bool(kind == "number")
 
 
 class Walk:

@@ -151,6 +151,12 @@ def test_free_text_has_the_distribution_that_it_has_without_tools() -> None:
     assert constraint.state_after([0, 0, 0, 1, 2]) is not None
 
 
+def test_a_draft_that_begins_to_think_leaves_the_text_as_it_is() -> None:
+    constraint = OutputConstraint(text_with_calls(), n_prompt=0)
+    assert constraint.state_after([], [0, 2]) is None, "a mark in the thinking"
+    assert constraint.state_after([2]) is not None, "the text has begun a call"
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, laws.SAMPLED])
 def test_every_drafter_gives_the_text_of_plain_decoding(
     sampling: SamplingParams,

@@ -1,5 +1,7 @@
 """Text is free until a call is begun, and then it is a call of an offered tool."""
 
+from __future__ import annotations
+
 import functools
 import json
 import random
@@ -31,7 +33,7 @@ from localspec.spec.constraints.tool_call_text import (
     TextBetweenCalls,
     ToolCallText,
 )
-from localspec.spec.protocols import GrammarState, Vocabulary
+from localspec.spec.protocols import GrammarState
 from localspec.spec.sampling import NoAllowedTokenError
 from localspec.spec.thinking_budget import make_byte_parser
 from tests.spec.constraints.call_vocabulary import CallVocabulary
@@ -70,7 +72,7 @@ def vocabulary(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[LlamaVocab]
 
 
 def call_grammar(
-    vocabulary: Vocabulary,
+    vocabulary: LlamaVocab | WideVocabulary | CallVocabulary,
     schemas: Mapping[str, Any] = SCHEMAS,
     layout: CallLayout = GENERIC_LAYOUT,
 ) -> CallGrammar:
@@ -84,7 +86,7 @@ def calls(vocabulary: LlamaVocab) -> CallGrammar:
     return call_grammar(vocabulary)
 
 
-def byte_tokens(vocabulary: LlamaVocab) -> dict[int, int]:
+def byte_tokens(vocabulary: LlamaVocab | WideVocabulary) -> dict[int, int]:
     """A token of each byte that has one."""
     found: dict[int, int] = {}
     for token in range(vocabulary.n_tokens):
@@ -94,7 +96,9 @@ def byte_tokens(vocabulary: LlamaVocab) -> dict[int, int]:
     return found
 
 
-def accepts(vocabulary: LlamaVocab, state: GrammarState, text: str) -> bool:
+def accepts(
+    vocabulary: LlamaVocab | WideVocabulary, state: GrammarState, text: str
+) -> bool:
     """Whether each byte of a text is allowed, one token a byte."""
     tokens = byte_tokens(vocabulary)
     for byte in text.encode():
