@@ -145,7 +145,12 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ),
     ),
     "chat": (
-        ("chat.walk", "tab", "walk", "Walk over the tokens of the last answer"),
+        (
+            "chat.walk",
+            "tab",
+            "walk",
+            "Walk over the tokens of the last answer; if a tool call waits: its choices",
+        ),
         ("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "stop"),
         (
             "chat.replay",
@@ -198,6 +203,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("chat.editor", "ctrl+g", "focused.editor", "Write the message in your editor"),
         ("chat.undo", "ctrl+underscore,alt+z", "focused.undo", "Undo typing"),
         ("chat.redo", "alt+shift+z,ctrl+y", "focused.redo", "Redo typing"),
+        ("chat.calls", "alt+t", "calls", "Calls of tools: arguments and results"),
         ("chat.new", "ctrl+n", "new", "New chat"),
         ("chat.chats", "alt+c", "chats", "All chats: open another one"),
         (
@@ -292,7 +298,7 @@ _PRIORITY_IDS = {
     "app.quit", "app.interrupt", "app.suspend", "home.filter", "wizard.less", "wizard.more",
     "wizard.dial", "chat.newline", "chat.tokens", "chat.panel", "chat.speculation",
     "chat.settings", "chat.again", "chat.edit", "chat.replay", "chat.turns", "chat.model",
-    "chat.copy", "chat.thinking", "chat.new", "chat.chats", "chat.serve", "chat.up", "chat.down", "chat.top",
+    "chat.copy", "chat.thinking", "chat.calls", "chat.new", "chat.chats", "chat.serve", "chat.up", "chat.down", "chat.top",
     "chat.end", "log.other",
 }  # fmt: skip
 

@@ -142,6 +142,12 @@ class ScreenFrontEnd:
     def show_statistics(self) -> None:
         self._screen.action_panel()
 
+    def show_tools(self) -> None:
+        self._screen.show_tools()
+
+    def show_tool_call(self, number: int) -> None:
+        self._screen.show_call(number)
+
     def show_engine_log(self) -> None:
         self._screen.app.post_message(ShowLog())
 

@@ -14,8 +14,10 @@ from textual.message import Message
 from localspec import launch, serve
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.context_window import ContextOverflow
+from localspec.chat.conversation import Turn
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
+from localspec.chat.tool_loop import CallState
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
@@ -23,12 +25,24 @@ from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.protocol.events import EngineExit, Notice, TokenScore
 from localspec.protocol.wire import InspectCommand, LoadEvent
 from localspec.sanitize import sanitize
+from localspec.tools.approval import CallDecision, CallRequest
+from localspec.tools.tool_types import StopSignal
 from localspec.tui.scheduling import explain_failure
 
 if TYPE_CHECKING:
     from localspec.serve.http_server import HttpServer
 
 PostMessage = Callable[[Message], object]  # Thread-safe: a widget's `post_message`.
+
+
+class StepStart(Struct, frozen=True):
+    """The results of an answer's calls are saved in a turn, whose answer begins."""
+
+    turn: Turn
+
+
+AnswerUpdate = AnswerDelta | CallState | StepStart
+"""What an answer's thread reports to the screen, in order."""
 
 
 class AnswerEnded(Struct, frozen=True):
@@ -67,6 +81,39 @@ class LoadJob(EngineJob[Engine]):
         self._post(EngineLoadFailed(explain_failure(error)))
 
 
+class ScreenToolFrontEnd:
+    """A `ToolFrontEnd` on the answer's thread: the screen asks and shows."""
+
+    def __init__(
+        self, host: EngineHost, put: Callable[[AnswerUpdate], None], post: PostMessage
+    ) -> None:
+        self._host = host
+        self._put = put
+        self._post = post
+        self._question: CallQuestioned | None = None
+
+    def ask_call(self, request: CallRequest, stop: StopSignal) -> CallDecision:
+        """While it waits for the person, the server's requests use the engine."""
+        question = CallQuestioned(request)
+        self._question = question
+        if not self._post(question):
+            return CallDecision("stopped")
+        self._host.run_others(lambda: question.is_answered() or stop.is_set())
+        question.answer(CallDecision("stopped"))  # unless it has been answered
+        return question.decision
+
+    def show_call(self, state: CallState) -> None:
+        self._put(state)
+
+    def begin_turn(self, turn: Turn) -> None:
+        self._put(StepStart(turn))
+
+    def cancel(self) -> None:
+        """Lets the answer's thread end although nobody answers its question."""
+        if self._question is not None:
+            self._question.answer(CallDecision("stopped"))
+
+
 class EngineRunner:
     """One engine at a time, for one screen at a time.
 
@@ -85,6 +132,7 @@ class EngineRunner:
         self._session: ChatSession | None = None
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
+        self._tool_front_end: ScreenToolFrontEnd | None = None
 
     @property
     def engine(self) -> Engine | None:
@@ -121,7 +169,8 @@ class EngineRunner:
     ) -> None:
         """Answers the turn that was started.
 
-        Posts `DeltasReady` when `take_deltas` has something.
+        Posts `UpdatesReady` when `take_updates` has something, and `CallQuestioned` when
+        a person is asked about a call.
         """
         host = self.host
         assert host is not None, "no pair is loaded"
@@ -140,8 +189,10 @@ class EngineRunner:
         def write(engine: Engine) -> AnswerEnded:
             error: LocalspecError | None = None
             engine_died = False
+            front_end = ScreenToolFrontEnd(host, job.put, post)
+            self._tool_front_end = front_end
             deltas = session.stream_answer(
-                engine, choose_policy, probabilities=probabilities
+                engine, choose_policy, probabilities=probabilities, tools=front_end
             )
             try:
                 for delta in deltas:
@@ -154,27 +205,29 @@ class EngineRunner:
             return AnswerEnded(error, engine_died)
 
         job = EngineJob(write)
-        job.on_update = lambda: post(DeltasReady())
+        job.on_update = lambda: post(UpdatesReady())
         self._job = job
         self._session = session
         host.submit(job)
 
-    def take_deltas(self) -> tuple[list[AnswerDelta], AnswerEnded | None]:
-        """The deltas since the last call, and the end of the answer if it has ended."""
+    def take_updates(self) -> tuple[list[AnswerUpdate], AnswerEnded | None]:
+        """The updates since the last call, and the end of the answer if it has ended."""
         job = self._job
         if job is None:
             return [], None
-        is_done = job.is_done  # Before the deltas are taken: none may follow them.
-        deltas = job.take()
+        is_done = job.is_done  # Before the updates are taken: none may follow them.
+        updates = job.take()
         if not is_done:
-            return deltas, None
+            return updates, None
         self._job = None
-        return deltas, job.result()
+        return updates, job.result()
 
-    def cancel_overflow_request(self) -> None:
+    def cancel_questions(self) -> None:
         """Lets the answer's thread end although nobody answers its question."""
         if self._overflow_request is not None:
             self._overflow_request.answer("stop")
+        if self._tool_front_end is not None:
+            self._tool_front_end.cancel()
 
     def inspect(self, inspect: InspectCommand, post: PostMessage) -> None:
         """Computes the probabilities of an answer afterwards; posts `AnswerInspected`."""
@@ -330,8 +383,32 @@ class EngineLoadEvent(Message):
     event: LoadEvent
 
 
-class DeltasReady(Message, bubble=False):
-    """`take_deltas` has something new."""
+class UpdatesReady(Message, bubble=False):
+    """`take_updates` has something new."""
+
+
+class CallQuestioned(Message, bubble=False):
+    """A person is asked whether a call may run; the answer waits for `answer`."""
+
+    def __init__(self, request: CallRequest) -> None:
+        super().__init__()
+        self.request = request
+        self._lock = threading.Lock()
+        self._decision: CallDecision | None = None
+
+    def is_answered(self) -> bool:
+        return self._decision is not None
+
+    @property
+    def decision(self) -> CallDecision:
+        assert self._decision is not None, "nobody has answered"
+        return self._decision
+
+    def answer(self, decision: CallDecision) -> None:
+        """The first answer holds."""
+        with self._lock:
+            if self._decision is None:
+                self._decision = decision
 
 
 class OverflowRequest(Message):

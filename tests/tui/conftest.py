@@ -23,7 +23,8 @@ from localspec import paths
 from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import chat, home, log, measurement, serve, wizard
-from localspec.tui.widgets import transcript
+from localspec.tui.text import call_text
+from localspec.tui.widgets import call_question, transcript
 from tests.tui.screen_states import SHELF
 
 MADE_WITH = ((3, 11), "8.2.8")
@@ -138,6 +139,9 @@ def no_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person waits a second after an answer; the chat has a test of it."""
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
     monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
+    monkeypatch.setattr(call_question, "MIN_ASKED_SECONDS", 0.0)
+    # No picture has the seconds of a call that runs.
+    monkeypatch.setattr(call_text, "SHOWN_SECONDS", float("inf"))
     short = 0.04
     monkeypatch.setattr(chat, "FIGURES_SECONDS", short)
     monkeypatch.setattr(chat, "SERVER_POLL_SECONDS", short)

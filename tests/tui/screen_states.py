@@ -27,6 +27,7 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog
 from localspec.models.hub.client import HubClient
 from localspec.protocol.wire import LoadProgress
+from localspec.tools.toolbox import Toolbox
 from localspec.tui import app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -38,9 +39,11 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.themes import MONOCHROME
+from localspec.tui.widgets.call_question import CallQuestion
 from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.saved_chats import add_events, put
 from tests.support import scenes, wizards
+from tests.support.clock_tools import ClockTools, asking_time, call_text, saying
 from tests.support.run_command import been_here
 from tests.support.scenes import (
     Steps,
@@ -397,6 +400,47 @@ async def opening(pilot: Pilot[Any]) -> None:
     await wait_until(pilot, lambda: "Loading" in painted(pilot.app.screen))
 
 
+def with_tools(*scripts: Callable[[], Any], **options: Any) -> Callable[[], App[None]]:
+    """A chat whose model calls the clock's tools."""
+
+    def made() -> App[None]:
+        wanted = AppOptions(seed=1, **options)
+        runner = EngineRunner(Opening([ScriptedEngine(*scripts, ready=ready())]))
+        session = ChatSession(scenes.PAIR, 1)
+        session.toolbox = Toolbox([ClockTools()])
+        return LocalspecApp(wanted, runner, lambda: ChatScreen(session, runner, wanted))
+
+    return made
+
+
+@steps
+async def calling(pilot: Pilot[Any], *keys: str) -> None:
+    """Asks, waits for the question about a call, and presses keys."""
+    await opened(pilot)
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    screen.composer.replace_text("What time is it in Rome?")
+    await pilot.press("enter")
+    question = screen.query_one(CallQuestion)
+    await wait_until(pilot, lambda: question.request is not None)
+    await settled(pilot)
+    await pilot.press(*keys)
+    await settled(pilot)
+
+
+async def called(pilot: Pilot[Any]) -> None:
+    """All calls are allowed, and the answer has ended."""
+    await calling("tab", "down", "enter")(pilot)
+    await wait_until(pilot, lambda: scenes.phase(pilot) == "ready")
+    await settled(pilot)
+
+
+BEFORE_CALL = "I will look at the clock in Rome."
+TOOL_CALL = asking_time("Rome", BEFORE_CALL)
+NOTE = f"# Lists in Python\n\n{scenes.SAID}"
+LONG_CALL = saying(
+    f"I will write it down.{call_text('write', path='notes/lists.md', text=NOTE)}"
+)
 TO_A_CORRECTION = walking(*("up",) * 8, "left")
 LONG_PAIR = ResolvedPair(Path(f"{LONG}.gguf"), Path(f"{LONG}-draft.gguf"))
 RIGHT_TO_LEFT = said_before(
@@ -434,6 +478,26 @@ CHAT: dict[str, State] = {
     "replay": (completing(), asking(scenes.CODE, "f7", "home", *["right"] * 5)),
     "room": (spoken, full_context),
     "turns": (spoken, branched),
+    "tool-asking": (with_tools(TOOL_CALL), calling()),
+    "tool-choosing": (with_tools(LONG_CALL), calling("tab", "down", "down", "down")),
+    "tool-refusing": (
+        with_tools(TOOL_CALL),
+        calling("tab", "up", "enter", *"use the clock on the wall"),
+    ),
+    "tool-running": (
+        with_tools(saying(f"{BEFORE_CALL}{call_text('wait')}")),
+        calling("tab", "enter"),
+    ),
+    "tool-results": (
+        with_tools(
+            TOOL_CALL,
+            asking_time("Atlantis"),
+            asking_time("Lima", "And in Lima:"),
+            saying("It is noon in Rome, and six in the morning in Lima."),
+        ),
+        called,
+    ),
+    "tool-monochrome": (with_tools(TOOL_CALL, theme=MONOCHROME), calling("tab")),
 }
 
 # --- the rest

@@ -18,6 +18,7 @@ from localspec.chat.conversation import Conversation, Turn
 from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import fit_to_width, one_line
 from localspec.tui.widgets.pointer_list import MarkedList
+from localspec.units import count
 
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
@@ -28,7 +29,10 @@ class TurnChoice(Struct, frozen=True):
 
 
 class TurnsScreen(ModalScreen[TurnChoice | None]):
-    """One row per turn of the current branch; an undone turn is listed last.
+    """One row per question of the current branch; an undone one is listed last.
+
+    An answer that came after calls of tools has a row if it was regenerated: the other
+    answers to the same results are its branches.
 
     The arrows switch branches in the conversation at once. The caller redraws the
     transcript.
@@ -60,7 +64,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
             yield Static(_KEY_HINTS, classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        self._fill_list(len(self._conversation.questions) - 1)
+        self._fill_list(len(self._path_rows()) - 1)
 
     def on_resize(self) -> None:
         self._fill_list(self._highlighted_index)
@@ -73,16 +77,18 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def _highlighted_index(self) -> int:
         return self._list.highlighted or 0
 
-    def _listed_turns(self) -> tuple[Turn, ...]:
-        """The questions of the current branch, and the last undone turn after it."""
-        return (*self._conversation.questions, *self._conversation.undone_turns()[-1:])
+    def _path_rows(self) -> list[Turn]:
+        """The turns of the current branch that have a row."""
+        conversation = self._conversation
+        return [
+            turn
+            for turn in conversation.turns
+            if not turn.is_tool_step or len(conversation.branches(turn.id)) > 1
+        ]
 
-    def _answer_of(self, index: int) -> str:
-        """The answer to a listed question: that of its last tool step."""
-        turn = self._listed_turns()[index]
-        if index < len(self._conversation.questions):
-            turn = self._conversation.list_steps(turn.id)[-1]
-        return turn.visible_answer(self._markers)
+    def _listed_turns(self) -> tuple[Turn, ...]:
+        """The current branch, and the last undone turn after it."""
+        return (*self._path_rows(), *self._conversation.undone_turns()[-1:])
 
     def _fill_list(self, index: int) -> None:
         rows = self._listed_turns()
@@ -95,26 +101,41 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
 
     def _turn_line(self, number: int, turn: Turn) -> Content:
         branch = self._conversation.format_branch(turn.id)
-        is_current = number < len(self._conversation.questions)
+        is_current = number < len(self._path_rows())
         question = " ".join(one_line(turn.question).split()) or "(continued)"
+        number_text = f"{self._question_number(number):>2}  "
+        if turn.is_tool_step:
+            n_results = count(len(turn.results), "result")
+            question = f"the answer after {n_results} of tools"
+            number_text = "    "
         if not is_current:
             branch = "→ redo"
             question = f"undone: {question}"
         width = max(10, self._list.size.width - 17)
         question = fit_to_width(question, width)
         style = "" if is_current else "$muted"
-        number_text = f"{number + 1:>2}  "
         return Content.assemble(
             (number_text, "$muted"), (question, style), (f"{branch:>10}", "$accent")
         )
+
+    def _question_number(self, index: int) -> int:
+        """The number of a row among the questions, as `/turns N` counts them."""
+        rows = self._listed_turns()[: index + 1]
+        return len([turn for turn in rows if not turn.is_tool_step])
+
+    def _read_answer(self, turn: Turn) -> str:
+        """The answer of a row: to a question, that of its last tool step."""
+        if turn in self._conversation.turns and not turn.is_tool_step:
+            turn = self._conversation.list_steps(turn.id)[-1]
+        return turn.visible_answer(self._markers)
 
     @on(OptionList.OptionHighlighted)
     def _show_answer(self) -> None:
         rows = self._listed_turns()
         answer = ""
         if rows:
-            index = min(self._highlighted_index, len(rows) - 1)
-            answer = " ".join(one_line(self._answer_of(index)).split())
+            turn = rows[min(self._highlighted_index, len(rows) - 1)]
+            answer = " ".join(one_line(self._read_answer(turn)).split())
         width = max(10, 3 * (self._list.size.width - 2))
         answer = fit_to_width(answer, width)
         self.query_one("#answer", Static).update(Content(answer))
@@ -125,7 +146,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if not rows:
             return
         turn = rows[index]
-        if index >= len(self._conversation.questions):  # undone: redo it
+        if index >= len(self._path_rows()):  # undone: redo it
             if by > 0:
                 self._conversation.switch_branch(turn.id)
                 self._fill_list(index)
@@ -145,7 +166,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         index = self._highlighted_index
         answer = ""
         if index < len(rows):
-            answer = self._answer_of(index)
+            answer = self._read_answer(rows[index])
         if answer:
             copy_text(self.app, lambda: answer)
         else:
@@ -156,6 +177,6 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         index = self._highlighted_index
         if not rows:
             return
-        if index >= len(self._conversation.questions):
+        if index >= len(self._path_rows()):
             self._conversation.switch_branch(rows[index].id)
         self.dismiss(TurnChoice(action, rows[index].id))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.chat import copying, examples, slash_commands
+from localspec.chat.answer import AnswerDelta
 from localspec.chat.history import SearchHit
 from localspec.chat.pictures import PictureCost
 from localspec.chat.repetition import RepetitionWatch
@@ -31,6 +32,7 @@ from localspec.chat.slash_commands import (
     CommandCall,
 )
 from localspec.chat.speculation_stats import SpeculationStats
+from localspec.chat.tool_loop import CallState
 from localspec.config import toml_file
 from localspec.documents.reading import FileRequest
 from localspec.errors import DoesNotFitError, LocalspecError
@@ -42,19 +44,24 @@ from localspec.tui import chat_front_end
 from localspec.tui.app_options import PANEL_MODES, AppOptions, PanelMode
 from localspec.tui.chat_front_end import ScreenFrontEnd
 from localspec.tui.chat_phase import ChatPhase
+from localspec.tui.chat_tools import ChatTools
+from localspec.tui.dialogs.call_details import CallDetailsScreen
 from localspec.tui.dialogs.choices import ContextFullScreen
+from localspec.tui.dialogs.tools import ToolsScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.document_reader import DocumentReader
 from localspec.tui.engine_runner import (
     AnswerEnded,
     AnswerInspected,
-    DeltasReady,
+    CallQuestioned,
     EngineLoaded,
     EngineLoadEvent,
     EngineLoadFailed,
     EngineRunner,
     OverflowRequest,
     SharedServer,
+    StepStart,
+    UpdatesReady,
 )
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.navigation import (
@@ -69,6 +76,7 @@ from localspec.tui.scheduling import FramePacer, set_reliable_timer
 from localspec.tui.text.live_frames import NO_GUESS, LiveFrame, LiveFrames
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.text.wrapping import one_line
+from localspec.tui.widgets.call_question import CallQuestion
 from localspec.tui.widgets.chat_notes import LoadingLine, ToyNote
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
 from localspec.tui.widgets.screen_frame import (
@@ -89,6 +97,7 @@ SECOND_ESCAPE_SECONDS = 2.0
 FIGURES_SECONDS = 0.25
 """Between two drawings of all but the text while an answer streams: at most four a second."""
 SERVER_POLL_SECONDS = 0.5  # Between two looks at who waits for the shared engine.
+CALL_TICK_SECONDS = 1.0  # Between two drawings of the seconds of a call that runs.
 
 
 class ChatScreen(CenteredLayout, Screen[None]):
@@ -111,6 +120,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.options = options
         self._found = found
         self.documents = DocumentReader(self)
+        self.tools = ChatTools(self)
+        self._asked: CallQuestioned | None = None
+        """The question about a call that waits for an answer."""
         self.phase: ChatPhase = "loading"
         self._load_key: object = None  # The `ChatSession.load_key` of the last load.
         self._queued_text: str | None = None  # Typed before the model was loaded.
@@ -155,6 +167,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
                 yield LoadingLine(classes="-next")
                 yield ToyNote(self.options)
                 with RaisedColumn(id="below"):
+                    yield CallQuestion()
                     yield TokenDetails()
                     yield AttachedFiles()
                     with Vertical(id="typing"):
@@ -171,6 +184,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.composer.replace_text(self.session.draft)
         self.composer.focus()
         self.set_interval(SERVER_POLL_SECONDS, self._watch_server)
+        self.set_interval(CALL_TICK_SECONDS, self._tick_calls)
+        self.tools.connect()
         self.load()
 
     def show_found(self, found: SearchHit) -> None:
@@ -188,7 +203,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     def on_unmount(self) -> None:
         self.session.finish_answer()
-        self.runner.cancel_overflow_request()
+        self.runner.cancel_questions()
+        self.tools.close()
 
     @on(PreferencesChanged)
     def _apply_preferences(self) -> None:
@@ -343,9 +359,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
             chat_front_end.run_command(self, call)
         elif self.phase == "answering":
             self.composer.restore_text(text)
-            self.notify(
-                "Wait for the answer to finish, or press esc to stop it.", markup=False
-            )
+            hint = "Wait for the answer to finish, or press esc to stop it."
+            if self._asked is not None:
+                hint = "A tool call waits for your answer: tab goes to the choices."
+            self.notify(hint, markup=False)
         elif self.phase == "ready" and not self.documents.names:
             self.send(slash_commands.unescape(text))
         else:
@@ -402,33 +419,36 @@ class ChatScreen(CenteredLayout, Screen[None]):
         Returns False and changes nothing if saving failed.
         """
         session = self.session
-        n_shown = len(session.conversation.turns)
         try:
             start_turn()
         except LocalspecError as error:
             self.show_warning(error)
             return False
         self.transcript.clear_error()
-        if len(session.conversation.turns) == n_shown:  # replaces the last turn
-            self.transcript.remove_last_turn()
+        # A turn may take the place of another one, and of the steps after that.
+        self.transcript.keep_turns(session.conversation.turns[:-1])
         self.phase = "answering"
         self._repetition = RepetitionWatch()
         self._logprobs_requested = False
         self._is_wait_told = False
         self._stop_time = None
         self._ended = None
-        self._played = session.stats.copy_for_playback()
-        self._shown_events = []
-        self._frames = LiveFrames(
-            has_guesses=self.options.show_guesses,
-            is_slow=self.options.is_slow(session),
-        )
+        self._begin_playback()
         self.transcript.add_turn(session, session.conversation.turns[-1])
         self.runner.start_answer(
             session, self.post_message, probabilities=self.transcript.is_cursor_active
         )
         self.draw()
         return True
+
+    def _begin_playback(self) -> None:
+        """For an answer, or a step of one, that is about to arrive."""
+        self._played = self.session.stats.copy_for_playback()
+        self._shown_events = []
+        self._frames = LiveFrames(
+            has_guesses=self.options.show_guesses,
+            is_slow=self.options.is_slow(self.session),
+        )
 
     def show_warning(self, error: LocalspecError) -> None:
         show_notice(self, Notice("warning", "refused", error.message, error.hint))
@@ -445,24 +465,36 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
         self.app.push_screen(ContextFullScreen(request.full), on_dismiss)
 
-    @on(DeltasReady)
+    @on(UpdatesReady)
     def _schedule_fetch(self) -> None:
-        self._pacer.call_at_next_frame(self, self._fetch_deltas)
+        self._pacer.call_at_next_frame(self, self._fetch_updates)
 
-    def _fetch_deltas(self) -> None:
-        deltas, ended = self.runner.take_deltas()
+    def _fetch_updates(self) -> None:
+        updates, ended = self.runner.take_updates()
+        deltas: list[AnswerDelta] = []
+        for update in updates:
+            if isinstance(update, AnswerDelta):
+                deltas.append(update)
+            else:
+                self._add_deltas(deltas)
+                deltas = []
+                self._show_call_update(update)
+        self._add_deltas(deltas)
+        if ended is not None:
+            self._close_question()
+            self._ended = ended
+            self._frames.end()
+            if ended.error is not None or ended.engine_died:
+                self._frames.is_slow = False
+        self._show_frame(self._frames.next_frame(time.monotonic()))
+
+    def _add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
         for delta in deltas:
             if isinstance(delta.event, Notice):
                 show_notice(self, delta.event)
         if self._repetition.add_deltas(deltas):
             self.notify("It repeats itself: esc stops, f5 tries again.", markup=False)
         self._frames.add(deltas)
-        if ended is not None:
-            self._ended = ended
-            self._frames.end()
-            if ended.error is not None or ended.engine_died:
-                self._frames.is_slow = False
-        self._show_frame(self._frames.next_frame(time.monotonic()))
 
     def _show_frame(self, frame: LiveFrame) -> None:
         """Then ends the answer, if it has ended and all of it is shown."""
@@ -536,6 +568,80 @@ class ChatScreen(CenteredLayout, Screen[None]):
                 hint = f"{view.sentence} {examples.GAINING_HINT}"
                 self.notify(hint, markup=False)
 
+    # --- calls of tools
+    # ----------------------------------------------------------------------------
+
+    def _show_call_update(self, update: CallState | StepStart) -> None:
+        """A call is shown behind all the text before it: slow motion ends there."""
+        self._show_frame(self._frames.catch_up())
+        if isinstance(update, CallState):
+            self.transcript.show_call(update)
+            return
+        self._repetition = RepetitionWatch()
+        self._begin_playback()
+        self.transcript.begin_step(self.session, update.turn)
+
+    @on(CallQuestioned)
+    def _ask_about_call(self, message: CallQuestioned) -> None:
+        """The answer's thread waits."""
+        self._fetch_updates()  # The question is below what led to it.
+        if message.is_answered():
+            return
+        self._asked = message
+        self.transcript.deactivate_cursor()
+        self.focus_typing_field()
+        self._call_question.ask(message.request)
+        self._draw_token_details()
+        if self.app.screen is not self:
+            hint = "A tool call waits for your answer in the chat."
+            self.app.notify(hint, markup=False)
+        self.draw()
+
+    @on(CallQuestion.Decided)
+    def _answer_question(self, message: CallQuestion.Decided) -> None:
+        if self._asked is not None:
+            self._asked.answer(message.decision)
+        self._close_question()
+        self.draw()
+
+    def _close_question(self) -> None:
+        """The next question needs the keyboard anew: a key may follow too soon."""
+        had_keyboard = self._call_question.has_keyboard
+        self._asked = None
+        self._call_question.close()
+        self._draw_token_details()
+        if had_keyboard:
+            self.composer.focus()
+
+    @property
+    def _call_question(self) -> CallQuestion:
+        return self.query_one(CallQuestion)
+
+    @on(Transcript.CallClicked)
+    def _open_clicked_call(self, message: Transcript.CallClicked) -> None:
+        states = self.transcript.call_states
+        ids = [id(state) for state in states]
+        self.app.push_screen(CallDetailsScreen(states, ids.index(id(message.state))))
+
+    def action_calls(self) -> None:
+        """Shows the last call of the chat; the arrows go to the others."""
+        self.show_call(len(self.transcript.call_states))
+
+    def show_call(self, number: int) -> None:
+        """Shows the call with this number, from 1 on."""
+        states = self.transcript.call_states
+        if not states:
+            self.notify("No tool was called in this chat.", markup=False)
+        elif 1 <= number <= len(states):
+            self.app.push_screen(CallDetailsScreen(states, number - 1))
+        else:
+            n_calls = count(len(states), "call")
+            self.notify(f"This chat has {n_calls} of tools.", markup=False)
+
+    def show_tools(self) -> None:
+        """Lists the servers and their tools, which can be turned on and off."""
+        self.app.push_screen(ToolsScreen(self.tools), lambda _: self.draw())
+
     @on(AnswerInspected)
     def _show_logprobs(self, message: AnswerInspected) -> None:
         if self.phase != "inspecting":
@@ -582,6 +688,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.documents.names,
         )
         self.composer.show_size()
+        if self.composer.border_title != self.tools.note:
+            self.composer.border_title = self.tools.note
         is_empty = not session.conversation.turns and not self.transcript.has_error
         empty_hint = self.query_one(EmptyChatHint)
         for line in self.query(LoadingLine):
@@ -604,6 +712,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.transcript,
             with_speculation=not panel.display,
         )
+
+    def _tick_calls(self) -> None:
+        if self.phase == "answering":
+            self.transcript.tick_calls()
 
     def _draw_title(self) -> None:
         session = self.session
@@ -647,6 +759,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
     # ----------------------------------------------------------------------
 
     def action_stop(self) -> None:
+        if self._call_question.leave_reason():
+            return
         if self._ended is not None:
             self._catch_up()
         elif self.phase == "answering":
@@ -701,10 +815,13 @@ class ChatScreen(CenteredLayout, Screen[None]):
         # answer.
         if self.phase in ("answering", "inspecting"):
             return
-        turns = self.session.conversation.turns
+        session = self.session
+        turns = session.conversation.turns
         if turns:
-            self.transcript.remove_last_turn()
-            self.composer.edit_text(self.session.return_to(turns[-1].id))
+            # Of an answer with calls it takes back all steps.
+            question = session.return_to(turns[-1].id)
+            self.transcript.keep_turns(session.conversation.turns)
+            self.composer.edit_text(question)
             self.composer.focus()
             self.draw()
 
@@ -849,12 +966,23 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.runner.inspect(request, self.post_message)
 
     def action_walk(self) -> None:
-        if self.transcript.turns:
+        if self._asked is not None:
+            self._move_to_question()
+        elif self.transcript.turns:
             self.transcript.activate_cursor()
             self._request_logprobs()
             self.draw()
 
+    def _move_to_question(self) -> None:
+        """To the choices and back; not while tab may complete what is typed."""
+        if self._call_question.has_keyboard:
+            self.composer.focus()
+        elif not self.composer.is_completing:
+            self._call_question.take_keyboard()
+
     def focus_typing_field(self) -> None:
+        if self._call_question.is_reason_typed:
+            return
         if not self.composer.has_focus:
             self.set_focus(self.composer)  # The transcript then leaves its token view.
 
@@ -873,7 +1001,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         transcript = self.transcript
         details = self.query_one(TokenDetails)
         has_legend = transcript.colours and transcript.has_guesses
-        if self.has_class("-narrow"):
+        if self.has_class("-narrow") or self._asked is not None:
             has_legend = False
         details.display = transcript.is_cursor_active or has_legend
         token = None
@@ -914,6 +1042,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
         copy_text(self.app, lambda: copying.code_block(chat, turn_id, number))
 
     def action_page(self, by: int) -> None:
+        if self._call_question.scroll_arguments(by):
+            return
         if by > 0:
             self.transcript.scroll_page_down(animate=False)
         else:

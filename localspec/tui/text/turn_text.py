@@ -10,10 +10,16 @@ from msgspec.structs import replace
 from rich.segment import Segment
 
 from localspec.chat.answer import PLAIN_SPEED, AnswerDelta, read_timing
-from localspec.chat.conversation import Attachment, PictureAttachment, Turn
+from localspec.chat.conversation import (
+    Attachment,
+    CallResult,
+    PictureAttachment,
+    Turn,
+)
 from localspec.chat.pictures import PictureCost
 from localspec.chat.speculation_stats import SpeculationStats
-from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
+from localspec.chat.tool_loop import CallState
+from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import (
     FinishReason,
     GenerationFinished,
@@ -36,6 +42,7 @@ from localspec.tui.text.blocks import (
     TokenText,
     join_sources,
 )
+from localspec.tui.text.call_text import CallBlock, GapLine, stored_states
 from localspec.tui.text.live_frames import NO_GUESS, LiveGuess
 from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import SourceMap
@@ -70,6 +77,17 @@ class Speaker(Struct, frozen=True):
 
     name: str
     raw: bool
+
+
+class TurnContext(Struct, frozen=True):
+    """What the text of a turn needs of the turns beside it."""
+
+    branch: str = ""
+    """The position among sibling branches, such as `2 of 3`."""
+    earlier_steps: tuple[Turn, ...] = ()
+    """The turns before it that answer the same question with calls of tools."""
+    results: tuple[CallResult, ...] = ()
+    """The results of its calls, which the turn after it has."""
 
 
 def format_attachment(file: Attachment) -> str:
@@ -141,20 +159,21 @@ class TurnText:
         turn: Turn,
         speaker: Speaker,
         style: MarkdownStyle,
-        branch: str = "",
+        context: TurnContext = TurnContext(),  # noqa: B008  frozen
         budget: RenderBudget | None = None,
         *,
         draws_pictures: bool = True,
     ) -> None:
-        """`branch`: the position among sibling branches, such as `2 of 3`.
-
-        `budget`: that of the view's frames.
-        """
+        """`budget`: that of the view's frames."""
         self.turn_id = turn.id
+        self._is_step = turn.is_tool_step
+        self._context = context
+        self._calls: dict[str, CallBlock] = {}  # By the id of the call.
+        self._has_visible_text = False
         # Above it is the title, which has a blank line below it.
         self._is_first = turn.parent is None
         self._speaker = speaker
-        self._branch = f"  · {branch}" if branch else ""
+        self._branch = f"  · {context.branch}" if context.branch else ""
         self._thinking_text = ""
         self._n_thinking_words = 0
         self._in_thinking = False
@@ -186,7 +205,9 @@ class TurnText:
 
     def _arrange_blocks(self) -> None:
         blocks: list[TextBlock] = []
-        if not self._is_first:
+        if self._is_step:
+            blocks.append(GapLine(self._has_words))
+        elif not self._is_first:
             blocks.append(BlankLine())
         has_question = self.question or self._attachment_blocks or self._pictures
         if has_question and not self._speaker.raw:
@@ -197,15 +218,59 @@ class TurnText:
                 Paragraph(self.question),
                 BlankLine(),
             ]
-        if not self._speaker.raw:
+        if not self._speaker.raw and not self._is_step:
             name = one_line(self._speaker.name)
             blocks.append(Paragraph(name, "speaker"))
+        elif self._branch and self._is_step:
+            blocks.append(Paragraph(self._branch.strip(" ·"), "muted"))
         if self._speaker.raw or self._token_view:
             blocks.append(self.token_text)
         else:
             blocks += [self._thinking_block, self._hidden_block, self.markdown]
+        if self._calls:
+            blocks += [GapLine(self._has_text_before_calls), *self._calls.values()]
         blocks += [self._speed_block, self._note_block]
         self._stack.blocks = blocks
+
+    def _has_words(self) -> bool:
+        return self._has_text_before_calls() or self._n_thinking_words > 0
+
+    def _has_text_before_calls(self) -> bool:
+        return self._has_visible_text or self._token_view
+
+    # --- calls of tools
+    # ----------------------------------------------------------------------------
+
+    def show_call(self, state: CallState) -> None:
+        """Shows a call, or another state of it, behind the text of the answer."""
+        block = self._calls.get(state.request.call_id)
+        if block is not None:
+            block.show(state)
+            return
+        self._calls[state.request.call_id] = CallBlock(state)
+        self._arrange_blocks()
+
+    @property
+    def call_states(self) -> list[CallState]:
+        return [block.state for block in self._calls.values()]
+
+    def tick_calls(self) -> bool:
+        """Whether a call runs, of which the seconds are drawn again."""
+        running = [block for block in self._calls.values() if block.is_running]
+        for block in running:
+            block.tick()
+        return bool(running)
+
+    def call_at(self, y: int) -> CallState | None:
+        """The call that is drawn in line `y`, at the width of the last `height`."""
+        for block in self._calls.values():
+            top = self._stack.top_of(block)
+            if top <= y < top + CallBlock.N_ROWS:
+                return block.state
+        return None
+
+    # --- the answer
+    # ----------------------------------------------------------------------------
 
     def _make_picture_blocks(self) -> Iterator[TextBlock]:
         for picture in self._pictures:
@@ -264,10 +329,12 @@ class TurnText:
             self.rounds = []
             self.token_text.clear()
             self.token_text.end(turn.answer)
-        parts = split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking)
+        parts = turn.split_answer(thinking_markers)
         runs = self._aligner.align(parts)
         for part, part_runs in zip(parts, runs, strict=True):
             self._add_stored_part(part, part_runs)
+        for state in stored_states(turn, self._context.results):
+            self.show_call(state)
 
     def _add_stored_part(self, part: AnswerPart, runs: Sequence[ClassRun]) -> None:
         """Of a very long one only the end is shown."""
@@ -321,6 +388,7 @@ class TurnText:
             self._thinking_text += text
         elif not self._speaker.raw:
             text = sanitize(part.text)
+            self._has_visible_text = self._has_visible_text or bool(text.strip())
             if sum(run.length for run in runs) != len(text):
                 runs = [ClassRun(len(text), None)]
             for run in runs:
@@ -334,9 +402,17 @@ class TurnText:
             return None
         return read_timing(self._end_event, PLAIN_SPEED)
 
-    def finish(self, note: str = "") -> None:
-        if self._end_event is not None and self.rounds:
-            stats = SpeculationStats.of_rounds(self.rounds, self.plain_speed)
+    def finish(self, note: str = "", *, is_continued: bool = False) -> None:
+        """`is_continued`: the answer goes on with the results of its calls.
+
+        The figures of all its steps are then below the last one.
+        """
+        if self._end_event is not None and self.rounds and not is_continued:
+            rounds: list[Round] = []
+            for step in self._context.earlier_steps:
+                rounds += step.rounds
+            rounds += self.rounds
+            stats = SpeculationStats.of_rounds(rounds, self.plain_speed)
             line = view_speculation(stats).answer_line
             self._speed_block.set_text(f"\n{line}")
         self._in_thinking = False
@@ -454,10 +530,12 @@ class TranscriptTurn(DeferredBlock):
         turn: Turn,
         speaker: Speaker,
         make_text: Callable[[RenderBudget | None], TurnText],
+        context: TurnContext = TurnContext(),  # noqa: B008  frozen
     ) -> None:
         """`make_text` renders within a budget; None: the view's."""
         self.turn = turn
         self.speaker = speaker
+        self.context = context
         question = truncate_question(turn.question)
         answer, _ = shorten(turn.answer)
         self._n_characters = len(question) + len(answer)
@@ -475,9 +553,16 @@ class TranscriptTurn(DeferredBlock):
             self.made_text = self._make_text(None)
         return self.made_text
 
+    @property
+    def call_states(self) -> list[CallState]:
+        if self.made_text is not None:
+            return self.made_text.call_states
+        return stored_states(self.turn, self.context.results)
+
     def estimate_height(self, width: int) -> int:
         n_lines = self._n_line_feeds + self._n_characters // width
         n_lines += self._N_PICTURE_LINES * len(self.turn.pictures)
+        n_lines += CallBlock.N_ROWS * len(self.turn.calls)
         return self._N_FRAME_LINES + n_lines
 
     def height(self, width: int) -> int:

@@ -227,6 +227,11 @@ class MessageComposer(TextArea):
             self._show_files(query, self._files.find_now(query))
         return self.completions.take_file_key(key)
 
+    @property
+    def is_completing(self) -> bool:
+        """Whether tab is meant to complete a command or the name of a file."""
+        return self.text.startswith("/") or self._find_file_query() is not None
+
     def _submit(self) -> None:
         if self._n_attaching:
             self.notify("Wait: a file is still being attached.", markup=False)

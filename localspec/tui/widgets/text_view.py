@@ -318,8 +318,9 @@ class TextView(FollowingView, can_focus=False):
         if self._target_width() == self._width:
             return
         position = self._reading_position()
+        is_first = not self._width
         self._width = self._target_width()
-        if position is None:
+        if position is None or is_first:
             self.update_blocks()
             return
         block = min(position.block, len(self._blocks.blocks) - 1)

@@ -7,9 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
+from msgspec.structs import replace
 from rich.cells import set_cell_size
 from textual import events
 from textual.content import Content
@@ -19,9 +21,10 @@ from textual.widgets import Static
 
 from localspec.chat import examples
 from localspec.chat.answer import AnswerDelta
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import CallResult, Conversation, Turn
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
+from localspec.chat.tool_loop import CallState
 from localspec.errors import LocalspecError
 from localspec.protocol.events import Round, Token, TokenScore
 from localspec.tui import themes
@@ -41,6 +44,7 @@ from localspec.tui.text.markdown import (
 from localspec.tui.text.turn_text import (
     Speaker,
     TranscriptTurn,
+    TurnContext,
     TurnText,
     format_end_reason,
 )
@@ -69,6 +73,12 @@ class Transcript(TextView, can_focus=False):
 
     class TokenViewLeft(Message):
         """The keyboard goes back to the composer."""
+
+    @dataclass(eq=False)
+    class CallClicked(Message):
+        """A call is to be shown in full."""
+
+        state: CallState
 
     def __init__(
         self, *, colours: bool, show_marks: bool, draws_pictures: bool = True
@@ -179,10 +189,17 @@ class Transcript(TextView, can_focus=False):
         self.deactivate_cursor()
         self.turns.clear()
         names = session.name_answers()
-        for turn in session.conversation.turns:
+        path = session.conversation.turns
+        for index, turn in enumerate(path):
             speaker = Speaker(names[turn.model], session.completes_text)
+            context = _find_context(path, index)
             old = shown.get(turn.id)
-            if old is not None and old.turn is turn and old.speaker == speaker:
+            if (
+                old is not None
+                and old.turn is turn
+                and old.speaker == speaker
+                and old.context == context
+            ):
                 self.turns.append(old)
                 continue
             make = partial(
@@ -190,29 +207,51 @@ class Transcript(TextView, can_focus=False):
                 turn,
                 speaker,
                 session.conversation,
+                context,
                 is_stored=True,
             )
-            self.turns.append(TranscriptTurn(turn, speaker, make))
+            self.turns.append(TranscriptTurn(turn, speaker, make, context))
         self.clear_error()
         if self.turns:
             self.follow_end()
 
     def add_turn(self, session: ChatSession, turn: Turn) -> None:
-        """Appends a turn, and follows the end again."""
+        """Appends a turn of the session's path. After a question it follows the end."""
         names = session.name_answers()
         speaker = Speaker(names[turn.model], session.completes_text)
+        path = session.conversation.turns
+        ids = [each.id for each in path]
         make = partial(
-            self._make_text, turn, speaker, session.conversation, is_stored=False
+            self._make_text,
+            turn,
+            speaker,
+            session.conversation,
+            _find_context(path, ids.index(turn.id)),
+            is_stored=False,
         )
         self.turns.append(TranscriptTurn(turn, speaker, make))
         self._rebuild_blocks()
-        self.follow_end()
+        if not turn.is_tool_step:
+            self.follow_end()
+
+    def begin_step(self, session: ChatSession, turn: Turn) -> None:
+        """The answer goes on after the results of its calls."""
+        self.turns[-1].text.finish(is_continued=True)
+        self._blocks.forget(self.turns[-1])
+        self.add_turn(session, turn)
+
+    def keep_turns(self, path: Sequence[Turn]) -> None:
+        """Removes the turns that are not on a path, from the first such turn on."""
+        ids = [turn.id for turn in path]
+        while [turn.turn_id for turn in self.turns] != ids[: len(self.turns)]:
+            self.remove_last_turn()
 
     def _make_text(
         self,
         turn: Turn,
         speaker: Speaker,
         conversation: Conversation,
+        context: TurnContext,
         budget: RenderBudget | None,
         *,
         is_stored: bool,
@@ -225,7 +264,7 @@ class Transcript(TextView, can_focus=False):
             turn,
             speaker,
             self._markdown_style,
-            branch,
+            replace(context, branch=branch),
             budget,
             draws_pictures=self._draws_pictures,
         )
@@ -233,7 +272,9 @@ class Transcript(TextView, can_focus=False):
         text.set_thinking_unfolded(self.thinking_unfolded)
         if is_stored:
             text.show_stored(turn, self._thinking_markers)
-            text.finish(format_end_reason(turn, None))
+            is_continued = bool(context.results)
+            note = "" if is_continued else format_end_reason(turn, None)
+            text.finish(note, is_continued=is_continued)
         return text
 
     def add_deltas(
@@ -249,6 +290,33 @@ class Transcript(TextView, can_focus=False):
         """`note`: as of `TurnText.finish`."""
         self.turns[-1].text.finish(note)
         self._update_last_turn()
+
+    # --- calls of tools
+    # ----------------------------------------------------------------------------
+
+    def show_call(self, state: CallState) -> None:
+        self.turns[-1].text.show_call(state)
+        self._update_last_turn()
+
+    def tick_calls(self) -> None:
+        """Draws the seconds of a call that runs."""
+        if self.turns and self.turns[-1].text.tick_calls():
+            self._update_last_turn()
+
+    @property
+    def call_states(self) -> list[CallState]:
+        """All calls of the path that is shown."""
+        states: list[CallState] = []
+        for turn in self.turns:
+            states += turn.call_states
+        return states
+
+    def _call_at(self, row: int) -> CallState | None:
+        index, line = self._blocks.locate(row)
+        if index >= len(self.turns):
+            return None
+        made = self.turns[index].made_text
+        return None if made is None else made.call_at(line)
 
     def _update_last_turn(self) -> None:
         self._blocks.forget(self.turns[-1])
@@ -347,8 +415,15 @@ class Transcript(TextView, can_focus=False):
             self._rebuild_blocks()
 
     def on_click(self, event: events.Click) -> None:
-        """Opens the address that is clicked, also if it is broken over several lines."""
+        """Opens the address or the call that is clicked.
+
+        An address may be broken over several lines.
+        """
         row = event.y + round(self.scroll_y)
+        call = self._call_at(row)
+        if call is not None:
+            self.post_message(self.CallClicked(call))
+            return
         line = self.render_line(event.y).text
         # A wide character has two cells.
         column = len(set_cell_size(line, event.x + 1)) - 1
@@ -484,6 +559,17 @@ class Transcript(TextView, can_focus=False):
     def action_leave(self) -> None:
         self.deactivate_cursor()
         self.post_message(self.TokenViewLeft())
+
+
+def _find_context(path: Sequence[Turn], index: int) -> TurnContext:
+    """Of a turn on a path; its branch is found when its text is made."""
+    first = index
+    while first > 0 and path[first].is_tool_step:
+        first -= 1
+    results: tuple[CallResult, ...] = ()
+    if index + 1 < len(path):
+        results = path[index + 1].results
+    return TurnContext(earlier_steps=tuple(path[first:index]), results=results)
 
 
 def _address_at(line: str, column: int) -> str:
