@@ -182,6 +182,13 @@ class PictureError(LocalspecError):
     exit_code = 18
 
 
+class AudioError(LocalspecError):
+    """An audio file cannot be used, or the model does not hear."""
+
+    code = "audio"
+    exit_code = 21
+
+
 class ToolServerError(LocalspecError):
     """An MCP server does not start, or cannot be reached."""
 

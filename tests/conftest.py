@@ -11,6 +11,7 @@ import pytest
 from localspec.machine import device_detection, llama_params
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.temporary_files import TemporaryFolder
+from tests.support.audio_models import AudioModels
 from tests.support.vision_models import VisionModels
 from tests.support.zoo import Zoo
 
@@ -153,3 +154,8 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
 @pytest.fixture(scope="session")
 def vision_models(tmp_path_factory: pytest.TempPathFactory) -> VisionModels:
     return VisionModels(tmp_path_factory.mktemp("vision"))
+
+
+@pytest.fixture(scope="session")
+def audio_models(tmp_path_factory: pytest.TempPathFactory) -> AudioModels:
+    return AudioModels(tmp_path_factory.mktemp("audio"))

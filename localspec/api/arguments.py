@@ -24,6 +24,7 @@ from localspec.config.option_types import SWITCH
 from localspec.config.options import OPTIONS, RETIRED
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair, sight
+from localspec.models.audio_files import accept_audio, load_audio
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
 from localspec.models.pictures import (
@@ -50,6 +51,8 @@ ChatMessages = Sequence[Mapping[str, Any] | ChatMessage]
 With pictures: {"role": "user", "content": "What is this?", "images": ["photo.jpg"]}, or
 in their places: {"role": "user", "content": [{"type": "image", "image": …}, {"type":
 "text", "text": …}]}. A picture is a path, the bytes of a file, or a picture of Pillow.
+Audio is given alike, as "audio" and {"type": "audio", "audio": …}: a path, or the bytes of
+a WAV, MP3 or FLAC file.
 """
 
 _ROLES = ("system", "user", "assistant")
@@ -255,8 +258,8 @@ class AnswerRequest(Struct, frozen=True):
             raw=bool(self.raw),
             template=self.template,
         )
-        if any(message.images for message in self.messages):
-            sight.require_sight(ready)
+        for message in self.messages:
+            sight.require_senses(ready, message.images)
         if self.messages and not loaded.has_chat_template:
             names = ", ".join(builtin_templates.STOP_STRINGS)
             raise UsageError(
@@ -312,21 +315,44 @@ def _to_message(given: Mapping[str, Any] | ChatMessage) -> ChatMessage:
         return given
     role = None
     content: Any = None
-    pictures: Any = None
     if isinstance(given, Mapping):
         role = given.get("role")
         content = given.get("content")
-        pictures = given.get("images") or ()
-    is_list = isinstance(content, Sequence) and isinstance(pictures, Sequence)
-    if role not in _ROLES or not is_list or isinstance(pictures, str | bytes):
+    if role not in _ROLES or not isinstance(content, Sequence):
         raise _not_a_message(given)
+    media: list[_Media] = []
+    for name, kind in _MEDIA_FIELDS.items():
+        values = given.get(name) or ()
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            raise _not_a_message(given)
+        media += [_Media(kind, value) for value in values]
     if isinstance(content, str):
         text = without_marks(content)
     else:
         text, placed = _join_content_parts(content, given)
-        pictures = [*pictures, *placed]
-    refs = [_to_picture(picture, n) for n, picture in enumerate(pictures, 1)]
+        media += placed
+    refs = [_to_ref(each, n) for n, each in enumerate(media, 1)]
     return ChatMessage(role, text, images=tuple(refs))
+
+
+class _Media(Struct, frozen=True):
+    """A picture or audio of a message, as it was given."""
+
+    kind: Literal["image", "audio"]
+    value: Any
+
+
+_MEDIA_FIELDS: Mapping[str, Literal["image", "audio"]] = {
+    "images": "image",
+    "audio": "audio",
+}
+"""The fields of a message that are lists of pictures or audio."""
+
+
+def _to_ref(media: _Media, number: int) -> PictureRef:
+    if media.kind == "audio":
+        return _to_audio(media.value, number)
+    return _to_picture(media.value, number)
 
 
 def _not_a_message(given: object) -> UsageError:
@@ -350,17 +376,20 @@ def _has_bytes(given: object) -> bool:
 
 def _join_content_parts(
     parts: Iterable[Any], given: Mapping[str, Any]
-) -> tuple[str, list[Any]]:
-    """The text of a message in parts, with a mark for each picture, and the pictures."""
+) -> tuple[str, list[_Media]]:
+    """The text of a message in parts, and its pictures and audio: each has a mark there."""
     texts: list[str] = []
-    placed: list[Any] = []
+    placed: list[_Media] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind == "text" and isinstance(part.get("text"), str):
             texts.append(without_marks(part["text"]))
         elif kind == "image" and part.get("image") is not None:
             texts.append(PICTURE_MARK)
-            placed.append(part["image"])
+            placed.append(_Media("image", part["image"]))
+        elif kind == "audio" and part.get("audio") is not None:
+            texts.append(PICTURE_MARK)
+            placed.append(_Media("audio", part["audio"]))
         else:
             raise _not_a_message(given)
     return "".join(texts), placed
@@ -386,6 +415,23 @@ def _to_picture(given: Any, number: int) -> PictureRef:
             "Give the path of a file, its bytes, or a picture of Pillow.",
         )
     return sight.put_picture(picture)
+
+
+def _to_audio(given: Any, number: int) -> PictureRef:
+    """Audio that the engine can read: of a path or bytes.
+
+    Raises AudioError, NotFoundError or StorageError if it cannot be used.
+    """
+    if isinstance(given, str | os.PathLike):
+        audio = load_audio(Path(os.path.expanduser(given)))
+    elif isinstance(given, bytes | bytearray | memoryview):
+        audio = accept_audio(bytes(given), f"audio {number}")
+    else:
+        raise UsageError(
+            f"Audio cannot be {_shorten(given)}.",
+            "Give the path of a WAV, MP3 or FLAC file, or its bytes.",
+        )
+    return sight.put_audio(audio)
 
 
 # --- models and settings to load

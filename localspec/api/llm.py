@@ -150,10 +150,11 @@ class LLM:
         """Answer the messages of a chat, or one question.
 
         Messages are [{"role": "user", "content": …}, …]. A message may have pictures:
-        "images": [a path, bytes, or a picture of Pillow]. The answer may fill the
-        context unless `max_tokens` is given. Tokens shared with the last call are
-        reused. Raises as `generate`, UsageError if the model has no chat template, and
-        PictureError if it does not see, or a picture cannot be used.
+        "images": [a path, bytes, or a picture of Pillow], and "audio": [a path, or
+        bytes]. The answer may fill the context unless `max_tokens` is given. Tokens
+        shared with the last call are reused. Raises as `generate`, UsageError if the
+        model has no chat template, PictureError if it does not see, or a picture cannot
+        be used, and AudioError likewise.
         """
         request = self._chat_request(messages, options)
         if stream:

@@ -12,6 +12,7 @@ from localspec.chat import presets
 from localspec.chat.settings import value_choices
 from localspec.errors import LocalspecError
 from localspec.models import model_lookup
+from localspec.models.audio_files import is_audio_name
 from localspec.models.pictures import is_picture_name
 from localspec.sanitize import sanitize
 
@@ -50,6 +51,12 @@ def complete_picture(typed: str) -> list[str]:
     """Folders, and files with the name of a picture."""
     paths = complete_path(typed)
     return [path for path in paths if path.endswith("/") or is_picture_name(path)]
+
+
+def complete_audio(typed: str) -> list[str]:
+    """Folders, and files with the name of audio."""
+    paths = complete_path(typed)
+    return [path for path in paths if path.endswith("/") or is_audio_name(path)]
 
 
 def complete_model(typed: str) -> list[str]:

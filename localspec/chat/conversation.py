@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
@@ -38,16 +39,33 @@ class Attachment(Struct, frozen=True):
 
 
 class PictureAttachment(Struct, frozen=True):
-    """A picture of a question. Its bytes are kept once, by their hash."""
+    """A picture or audio of a question. Its bytes are kept once, by their hash."""
 
     name: str
     sha256: str
-    kind: str  # Of `models.pictures.PictureKind`.
-    width: int  # In pixels, as it is seen: after the turn that EXIF asks for.
-    height: int
+    kind: str  # Of `models.pictures.PictureKind`, or `models.audio_files.AudioKind`.
+    width: int = 0  # In pixels, as it is seen: after the turn that EXIF asks for.
+    height: int = 0
     n_rows: int | None = None
     """Tokens of the context that it takes; None until a model has counted them."""
     thumbnail: Thumbnail | None = None  # None until a model has read it.
+    seconds: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    """How long audio is; None: it is a picture."""
+
+    @property
+    def is_audio(self) -> bool:
+        return self.seconds is not None
+
+    @property
+    def word(self) -> str:
+        """What it is in a text, as in `[image: photo.jpg]`."""
+        return "audio" if self.is_audio else "image"
+
+    def refer(self, path: str) -> PictureRef:
+        """What a message says of it. `path`: its file."""
+        if self.is_audio:
+            return PictureRef(path, self.sha256, self.name, kind="audio")
+        return PictureRef(path, self.sha256, self.name)
 
     def with_reading(self, reading: PictureReading) -> PictureAttachment:
         """With what the engine reports when it reads this picture."""
@@ -645,9 +663,11 @@ def _build_message(
     for picture in pictures:
         path = picture_paths.get(picture.sha256)
         if path is None:
-            lines.append(f"[image: {picture.name}, not seen by this model]")
+            unread = "not heard" if picture.is_audio else "not seen"
+            what = f"{picture.word}: {picture.name}"
+            lines.append(f"[{what}, {unread} by this model]")
         else:
-            images.append(PictureRef(path, picture.sha256, picture.name))
+            images.append(picture.refer(path))
     if not pictures:
         return ChatMessage(role, text)
     from localspec.models.pictures import without_marks  # noqa: PLC0415  it loads OpenSSL

@@ -81,13 +81,17 @@ footer {{ margin-top: 3rem; font-size: 0.8rem; opacity: 0.6; }}
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _PICTURE_POLICY = "; img-src data:"  # Only of pages with pictures.
+_AUDIO_POLICY = "; media-src data:"
 _MEDIA_TYPES = {
     "jpeg": "image/jpeg",
     "png": "image/png",
     "gif": "image/gif",
     "bmp": "image/bmp",
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
 }
-"""By the kind of a picture."""
+"""By the kind of a picture or of audio."""
 
 
 def format_timestamp(seconds: float) -> str:
@@ -153,6 +157,8 @@ def render_markdown(chat: SavedChat) -> str:
         if not address:
             return _name_picture(picture)
         text = _MARKDOWN_MARK.sub(r"\\\g<0>", _picture_name(picture))
+        if picture.is_audio:
+            return f"[{text}]({address})"
         return f"![{text}]({address})"
 
     blocks = [f"# A chat with {name}"]
@@ -262,7 +268,7 @@ def _picture_name(picture: PictureAttachment) -> str:
 
 
 def _name_picture(picture: PictureAttachment) -> str:
-    return f"[image: {_picture_name(picture)}]"
+    return f"[{picture.word}: {_picture_name(picture)}]"
 
 
 def _picture_address(picture: PictureAttachment, chat: SavedChat) -> str:
@@ -377,8 +383,13 @@ def render_html(chat: SavedChat) -> str:
         blocks += _answer_html(turn, chat)
     footer = f"{name} · {format_timestamp(chat.list_entry.updated)} · localspec"
     policy = _POLICY
-    if any(turn.all_pictures for turn in chat.conversation.turns):
+    shown: list[PictureAttachment] = []
+    for turn in chat.conversation.turns:
+        shown += turn.all_pictures
+    if any(not each.is_audio for each in shown):
         policy += _PICTURE_POLICY
+    if any(each.is_audio for each in shown):
+        policy += _AUDIO_POLICY
     return _HTML_PAGE.format(
         title=title, body="\n".join(blocks), footer=footer, policy=policy
     )
@@ -410,6 +421,8 @@ def _picture_html(picture: PictureAttachment, chat: SavedChat) -> str:
     address = _picture_address(picture, chat)
     if not address:
         return _text_html(_name_picture(picture))
+    if picture.is_audio:
+        return f'<p><audio controls src="{address}" title="{name}"></audio> {name}</p>'
     style = "max-width: 100%; max-height: 30rem"
     return f'<p><img src="{address}" alt="{name}" title="{name}" style="{style}"></p>'
 

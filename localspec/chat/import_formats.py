@@ -34,8 +34,9 @@ from localspec.chat.conversation import (
     Turn,
 )
 from localspec.chat.settings import ChatSettings
-from localspec.errors import PictureError, UsageError
-from localspec.models.pictures import check_picture
+from localspec.errors import AudioError, PictureError, UsageError
+from localspec.models.audio_files import Audio, check_audio, find_audio_kind
+from localspec.models.pictures import Picture, check_picture
 from localspec.protocol import events
 from localspec.protocol.events import FinishReason
 from localspec.protocol.json_values import JsonError, from_json
@@ -218,13 +219,16 @@ def _read_own(document: Any) -> Iterator[ImportedChat]:
 
 
 def _decode_pictures(encoded: Mapping[str, str]) -> dict[str, bytes]:
-    """The bytes of pictures, checked as those that people send. Raises JsonError."""
+    """The bytes of pictures and audio, checked as those that people send.
+
+    Raises JsonError.
+    """
     pictures: dict[str, bytes] = {}
     for sha256, text in encoded.items():
         try:
             data = base64.b64decode(text, validate=True)
-            is_same = check_picture(data, "the picture").sha256 == sha256
-        except PictureError as error:
+            is_same = _check_media(data).sha256 == sha256
+        except (AudioError, PictureError) as error:
             raise JsonError(f"chat.pictures.{sha256:.64}", error.message) from error
         except ValueError:
             is_same = False
@@ -232,6 +236,13 @@ def _decode_pictures(encoded: Mapping[str, str]) -> dict[str, bytes]:
             raise JsonError(f"chat.pictures.{sha256:.64}", "it is damaged")
         pictures[sha256] = data
     return pictures
+
+
+def _check_media(data: bytes) -> Picture | Audio:
+    """Raises AudioError or PictureError."""
+    if find_audio_kind(data) is not None:
+        return check_audio(data, "the audio")
+    return check_picture(data, "the picture")
 
 
 def _convert_own_turn(turn: _OwnTurn) -> Turn:

@@ -1,4 +1,6 @@
-"""Where a person's picture comes from: a path that is typed or dragged, or the clipboard.
+"""Where a person's picture or audio comes from: a path that is typed or dragged.
+
+Pictures come from the clipboard, too.
 
 A terminal passes no picture on. A file that is dragged onto it arrives as its path, and
 the clipboard's picture is read by a program of the system.
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from localspec import paths
 from localspec.errors import UsageError
+from localspec.models.audio_files import is_audio_name
 from localspec.models.pictures import MAX_BYTES, is_picture_name
 
 _MAX_PASTED = 32_768
@@ -53,11 +56,12 @@ def split_paths(text: str) -> list[Path]:
     return [_expand(word) for word in words] or [whole]
 
 
-def find_dropped_pictures(text: str) -> list[Path]:
-    """The pictures that were dragged onto the terminal; empty for any other text.
+def find_dropped_files(text: str) -> list[Path]:
+    """The pictures and audio files that were dragged onto the terminal.
 
     Terminals paste the paths quoted, escaped, or as file:// addresses, in a line or in a
-    line each. The text is a message unless all of it is paths of existing pictures.
+    line each. The text is a message, and the result empty, unless all of it is paths of
+    existing pictures or audio files.
     """
     if not text.strip() or len(text) > _MAX_PASTED:
         return []
@@ -69,7 +73,7 @@ def find_dropped_pictures(text: str) -> list[Path]:
         if not _PATH_BEGINNING.match(line):
             return []
         whole = _expand(line)
-        if _is_picture_file(whole):
+        if _is_media_file(whole):
             found.append(whole)
             continue
         words = _split_words(line)
@@ -77,7 +81,7 @@ def find_dropped_pictures(text: str) -> list[Path]:
             return []
         for word in words:
             path = _expand(word)
-            if not _is_picture_file(path):
+            if not _is_media_file(path):
                 return []
             found.append(path)
     return found
@@ -87,8 +91,9 @@ def _expand(text: str) -> Path:
     return Path(os.path.expanduser(paths.parse_typed_path(text)))
 
 
-def _is_picture_file(path: Path) -> bool:
-    if not path.is_absolute() or not is_picture_name(path.name):
+def _is_media_file(path: Path) -> bool:
+    is_media = is_picture_name(path.name) or is_audio_name(path.name)
+    if not path.is_absolute() or not is_media:
         return False
     return os.path.isfile(path)
 

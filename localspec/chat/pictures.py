@@ -1,4 +1,4 @@
-"""The pictures of a chat session: where their bytes are, and their files for the engine."""
+"""The pictures and audio of a chat session: their bytes, and files for the engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 from localspec.chat import picture_sources
 from localspec.chat.conversation import PictureAttachment, Turn
 from localspec.errors import LocalspecError
+from localspec.models.audio_files import AudioData, is_audio_name, load_audio
 from localspec.models.pictures import (
     PICTURE_FILES,
     PictureData,
@@ -34,7 +35,7 @@ class PictureCost(Struct, frozen=True):
 
 
 class ChatPictures:
-    """The pictures that were attached in this session, and those of its saved chat.
+    """The pictures and audio that were attached in this session, or are in its saved chat.
 
     A private chat is nowhere else, so what was attached stays in memory.
     """
@@ -48,6 +49,20 @@ class ChatPictures:
     def load(self, paths: Iterable[Path]) -> list[PictureAttachment]:
         """Read files. Raises as `models.pictures.load_picture`."""
         return [self.add(load_picture(path)) for path in paths]
+
+    def load_audio(self, paths: Iterable[Path]) -> list[PictureAttachment]:
+        """Read audio files. Raises as `models.audio_files.load_audio`."""
+        return [self.add_audio(load_audio(path)) for path in paths]
+
+    def load_any(self, paths: Iterable[Path]) -> list[PictureAttachment]:
+        """Read pictures and audio files, which are told apart by their names."""
+        attached: list[PictureAttachment] = []
+        for path in paths:
+            if is_audio_name(path.name):
+                attached.append(self.add_audio(load_audio(path)))
+            else:
+                attached.append(self.add(load_picture(path)))
+        return attached
 
     def paste(self) -> list[PictureAttachment]:
         """Take the picture in the clipboard. Raises as `read_clipboard`."""
@@ -65,6 +80,16 @@ class ChatPictures:
             kind=header.kind,
             width=width,
             height=height,
+        )
+
+    def add_audio(self, audio: AudioData) -> PictureAttachment:
+        header = audio.audio
+        self._attached[header.sha256] = audio.data
+        return PictureAttachment(
+            name=header.name,
+            sha256=header.sha256,
+            kind=header.kind,
+            seconds=header.seconds,
         )
 
     def read(self, sha256: str) -> bytes | None:

@@ -91,7 +91,7 @@ _TOO_MANY_TOOLS_HINT = (
     "The model reads the descriptions of its tools, too. Turn some off (/tools), or load "
     "the model with a larger context."
 )
-_SIGHT_HINT = "Answer with a model that does: /model"
+_SENSE_HINT = "Answer with a model that does: /model"
 
 
 class _BeforeTurn(Struct, frozen=True):
@@ -511,11 +511,14 @@ class ChatSession:
     def ask(self, question: str) -> None:
         """Start a turn with the pending files and pictures.
 
-        Raises InUseError, or UsageError if the model does not see, and then changes
-        nothing.
+        Raises InUseError, or UsageError if the model does not see or hear, and then
+        changes nothing.
         """
-        if self.pending_pictures:
-            self.require_sight()
+        for picture in self.pending_pictures:
+            if picture.is_audio:
+                self.require_hearing()
+            else:
+                self.require_sight()
 
         def start() -> Turn:
             return self.conversation.ask(
@@ -779,17 +782,28 @@ class ChatSession:
         conversation = self.conversation
         conversation.thinking_markers = self.thinking_markers
         conversation.picture_paths = {}
-        if self.loaded is not None and self.loaded.sees:
-            conversation.picture_paths = self.pictures.write_files(conversation.turns)
+        pictures: list[PictureAttachment] = []
         for turn in conversation.turns:
-            for picture in turn.all_pictures:
-                if picture.sha256 not in conversation.picture_paths:
-                    self._tell_unseen(picture)
+            pictures += turn.all_pictures
+        taken = [each for each in pictures if self._takes(each)]
+        if taken:
+            turn = Turn("", pictures=tuple(taken))
+            conversation.picture_paths = self.pictures.write_files((turn,))
+        for picture in pictures:
+            if picture.sha256 not in conversation.picture_paths:
+                self._tell_unseen(picture)
+
+    def _takes(self, picture: PictureAttachment) -> bool:
+        """Whether the loaded model sees a picture, or hears audio."""
+        if self.loaded is None:
+            return False
+        return self.loaded.hears if picture.is_audio else self.loaded.sees
 
     def _tell_unseen(self, picture: PictureAttachment) -> None:
         why = "it is no longer saved"
-        if self.loaded is not None and not self.loaded.sees:
-            why = f"{self.model_name} does not see pictures"
+        if self.loaded is not None and not self._takes(picture):
+            sense = "hear" if picture.is_audio else "see pictures"
+            why = f"{self.model_name} does not {sense}"
         message = f"{picture.name} is left out: {why}."
         if message not in self._shown_picture_notices:
             self._shown_picture_notices.add(message)
@@ -903,7 +917,7 @@ class ChatSession:
         self.pending_attachments = (*self.pending_attachments, attachment)
 
     def add_picture(self, picture: PictureAttachment) -> None:
-        """Add a picture of `pictures` to the next question; once, if it is there twice.
+        """Add one of `pictures` to the next question; once, if it is there twice.
 
         Raises UsageError if there are too many.
         """
@@ -912,10 +926,20 @@ class ChatSession:
         ]
         if len(others) >= MAX_REQUEST_PICTURES:
             raise UsageError(
-                f"A message has at most {MAX_REQUEST_PICTURES} pictures.",
+                f"A message has at most {MAX_REQUEST_PICTURES} pictures and audio files.",
                 "Send these first.",
             )
         self.pending_pictures = (*others, picture)
+
+    def remove_pictures(self) -> None:
+        """Send the next question without pictures."""
+        left = [each for each in self.pending_pictures if each.is_audio]
+        self.pending_pictures = tuple(left)
+
+    def remove_audio(self) -> None:
+        """Send the next question without audio."""
+        left = [each for each in self.pending_pictures if not each.is_audio]
+        self.pending_pictures = tuple(left)
 
     def count_pictures(
         self, engine: Engine, pictures: Sequence[PictureAttachment]
@@ -930,8 +954,7 @@ class ChatSession:
             paths_by_hash = self.pictures.write_files((turn,))
             if not paths_by_hash:
                 continue
-            path = paths_by_hash[picture.sha256]
-            ref = PictureRef(path, picture.sha256, picture.name)
+            ref = picture.refer(paths_by_hash[picture.sha256])
             with_picture = _count_question(engine, template, ref)
             costs[picture.sha256] = PictureCost(with_picture - without)
         return costs
@@ -943,11 +966,21 @@ class ChatSession:
         """
         if self.loaded is None or self.loaded.sees:
             return
-        hint = _SIGHT_HINT
+        hint = _SENSE_HINT
         if name_others:
             names = ", ".join(sight.find_seeing_models())
             hint = f"These do: {names}. Type: /model NAME"
         raise UsageError(f"{self.model_name} does not see pictures.", hint)
+
+    def require_hearing(self, *, name_others: bool = False) -> None:
+        """As `require_sight`, for audio."""
+        if self.loaded is None or self.loaded.hears:
+            return
+        hint = _SENSE_HINT
+        if name_others:
+            names = ", ".join(sight.find_hearing_models())
+            hint = f"These do: {names}. Type: /model NAME"
+        raise UsageError(f"{self.model_name} does not hear.", hint)
 
     def snapshot(self) -> SavedChat:
         """The chat as it is now, for work on another thread."""

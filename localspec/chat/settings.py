@@ -203,7 +203,8 @@ class LoadedModel(Struct, frozen=True):
     """A built-in template to use instead of the model's own."""
     draft_kind: str | None = None
     """A name of `draft_kinds.py`; None without a draft."""
-    sees: bool = False  # Whether a projector is loaded, so that it takes pictures.
+    sees: bool = False  # Whether it takes pictures, by a projector.
+    hears: bool = False  # Whether it takes audio.
     tool_format: str = ""
     """How it writes calls: a row of `tool_formats.py`. Empty without a template."""
 
@@ -238,6 +239,7 @@ class LoadedModel(Struct, frozen=True):
         if raw:
             return loaded
         chat = ready.settings.get("chat") or {}
+        images = ready.settings.get("images") or {}
         markers = None
         start, end = chat.get("thinking") or ("", "")
         if start or end:
@@ -245,7 +247,8 @@ class LoadedModel(Struct, frozen=True):
         loaded = replace(
             loaded,
             template=chat.get("template"),
-            sees=ready.settings.get("images") is not None,
+            sees=bool(images) and images.get("max_rows") != 0,
+            hears=bool(images.get("audio")),
             thinking_markers=markers,
             thinking_controls=tuple(chat.get("thinking_controls") or ()),
             tool_format=chat.get("tools") or generic_tools.FORMAT,

@@ -486,7 +486,7 @@ def _image(front_end: ChatFrontEnd, argument: str) -> None:
     """`FILE...`, `paste` for the picture in the clipboard, or `-` for none."""
     session = front_end.session
     if argument == "-":
-        session.pending_pictures = ()
+        session.remove_pictures()
         result = CommandResult("No pictures are attached.")
         front_end.show_result(result, turns_changed=False)
         return
@@ -496,6 +496,19 @@ def _image(front_end: ChatFrontEnd, argument: str) -> None:
         return
     files = picture_sources.split_paths(argument)
     front_end.attach_pictures(partial(session.pictures.load, files))
+
+
+def _audio(front_end: ChatFrontEnd, argument: str) -> None:
+    """`FILE...`, or `-` for none."""
+    session = front_end.session
+    if argument == "-":
+        session.remove_audio()
+        result = CommandResult("No audio is attached.")
+        front_end.show_result(result, turns_changed=False)
+        return
+    session.require_hearing(name_others=True)
+    files = picture_sources.split_paths(argument)
+    front_end.attach_pictures(partial(session.pictures.load_audio, files))
 
 
 def _save(front_end: ChatFrontEnd, argument: str) -> None:
@@ -638,6 +651,13 @@ COMMANDS = (
         choices=("paste",),
         complete=argument_completion.complete_picture,
         show=_image,
+    ),
+    SlashCommand(
+        name="audio",
+        argument="FILE...|-",
+        help="Attach WAV, MP3 or FLAC files to your next message; `-` removes them.",
+        complete=argument_completion.complete_audio,
+        show=_audio,
     ),
     SlashCommand(
         name="save",

@@ -32,7 +32,7 @@ from localspec.report.answer_stats import AnswerStats, format_stats
 from localspec.report.lines import Line
 from localspec.report.token_classes import format_legend
 from localspec.sanitize import sanitize
-from localspec.units import short_count
+from localspec.units import duration, short_count
 
 NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
 
@@ -217,6 +217,8 @@ class LinearFrontEnd:
         for picture in load():
             self.session.add_picture(picture)
             size = f"{picture.width} x {picture.height}"
+            if picture.seconds is not None:
+                size = duration(max(1, picture.seconds))
             name = sanitize(picture.name, multiline=False)
             self.print_line(f"Attached to your next message: {name}, {size}.")
 

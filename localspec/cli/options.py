@@ -364,6 +364,14 @@ PROMPT = _option_group(
         callback=_reject_empty_texts,
         help="A picture for the model to see, with the prompt or the first message; repeatable.",
     ),
+    click.option(
+        "--audio",
+        "audio",
+        multiple=True,
+        metavar="FILE",
+        callback=_reject_empty_texts,
+        help="A WAV, MP3 or FLAC file for the model to hear; repeatable.",
+    ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),
     text_option(
         "--preset",

@@ -64,13 +64,14 @@ from localspec.errors import (
 )
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs, sight
+from localspec.models.audio_files import AudioData, load_audio
 from localspec.models.pictures import (
     MAX_REQUEST_PICTURES,
     PictureData,
     load_picture,
 )
 from localspec.protocol.events import EngineReady, GenerationFinished, encode
-from localspec.protocol.wire import CountCommand, GenerateCommand
+from localspec.protocol.wire import CountCommand, GenerateCommand, PictureRef
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
 from localspec.units import count, size_limit
@@ -87,6 +88,7 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
     prompt: str | None
     files: tuple[str, ...]
     images: tuple[str, ...]
+    audio: tuple[str, ...]
     system: str
     preset: str | None
     raw: bool
@@ -119,17 +121,28 @@ class ChatAttachments(Struct, frozen=True):
 
     documents: Sequence[FileRequest]
     pictures: Sequence[PictureData]
+    audio: Sequence[AudioData]
 
 
 class TypedPrompt(Struct, frozen=True):
-    """The prompt of one answer, and the documents and pictures that go with it."""
+    """The prompt of one answer, and the documents, pictures and audio that go with it."""
 
     text: str
     documents: tuple[Document, ...] = ()
     pictures: tuple[PictureData, ...] = ()
     """Also the pages of scans."""
+    audio: tuple[AudioData, ...] = ()
     scan: ScannedDocumentError | None = None
     """The error of the first scan, for a model that does not see."""
+
+    @property
+    def has_media(self) -> bool:
+        return bool(self.pictures or self.audio)
+
+    def put_media(self) -> tuple[PictureRef, ...]:
+        """Its pictures and its audio, as a message names them."""
+        pictures = map(sight.put_picture, self.pictures)
+        return (*pictures, *map(sight.put_audio, self.audio))
 
     @property
     def attachments(self) -> list[Attachment]:
@@ -168,6 +181,7 @@ def command(model: str | None, **given: Any) -> int:
     localspec run qwen3-8b+qwen3-0.6b
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
     localspec run gemma-3-4b --image photo.jpg -p "What is this?"
+    localspec run gemma-4-e4b --audio voice.mp3 -p "What is said?"
     localspec run big.gguf
     localspec run --continue
     """
@@ -183,10 +197,11 @@ def command(model: str | None, **given: Any) -> int:
         if not arguments.quiet:
             _show_documents(files)
     pictures = [*_load_pictures(arguments.images), *files.pictures]
-    if len(pictures) > MAX_REQUEST_PICTURES:
+    audio = [load_audio(Path(os.path.expanduser(file))) for file in arguments.audio]
+    if len(pictures) + len(audio) > MAX_REQUEST_PICTURES:
         raise UsageError(
-            f"A prompt has at most {MAX_REQUEST_PICTURES} pictures, and the files have "
-            f"{len(pictures)}.",
+            f"A prompt has at most {MAX_REQUEST_PICTURES} pictures and audio files, and "
+            f"these are {len(pictures) + len(audio)}.",
             "Choose pages, for example: --file 'scan.pdf pages 1-3'",
         )
     if arguments.preset and not arguments.system:
@@ -206,9 +221,15 @@ def command(model: str | None, **given: Any) -> int:
     arguments = replace(arguments, options={**arguments.options, "spec": spec})
     with _open_events_file(arguments.events) as events_file:
         if is_chat:
-            attached = ChatAttachments(requests, pictures)
+            attached = ChatAttachments(requests, pictures, audio)
             return _run_chat(pair, saved_chat, events_file, arguments, attached)
-        prompt = TypedPrompt(text, files.documents, tuple(pictures), files.scan_error)
+        prompt = TypedPrompt(
+            text,
+            files.documents,
+            pictures=tuple(pictures),
+            audio=tuple(audio),
+            scan=files.scan_error,
+        )
         return _run_once(pair, prompt, events_file, arguments)
 
 
@@ -271,16 +292,17 @@ def _check_exclusive(arguments: RunArguments) -> None:
     """Raise UsageError if two options exclude each other."""
     if arguments.raw and arguments.template:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    if arguments.raw and arguments.images:
-        raise UsageError(
-            "--image needs a chat template, and --raw uses none.",
-            "Leave out --raw or --image.",
-        )
-    if arguments.images and arguments.options["image_model"] == launch.NO_PROJECTOR:
-        raise UsageError(
-            "--image needs a projector, and --image-model none leaves it out.",
-            "Leave out one of them.",
-        )
+    for option, files in (("--image", arguments.images), ("--audio", arguments.audio)):
+        if arguments.raw and files:
+            raise UsageError(
+                f"{option} needs a chat template, and --raw uses none.",
+                f"Leave out --raw or {option}.",
+            )
+        if files and arguments.options["image_model"] == launch.NO_PROJECTOR:
+            raise UsageError(
+                f"{option} needs a projector, and --image-model none leaves it out.",
+                "Leave out one of them.",
+            )
     if arguments.options["json_schema"] and arguments.options["grammar"]:
         raise UsageError(
             "--json-schema and --grammar cannot be used together.", "Give one."
@@ -320,6 +342,8 @@ def _run_chat(
     )
     for picture in attached.pictures:
         session.add_picture(session.pictures.add(picture))
+    for audio in attached.audio:
+        session.add_picture(session.pictures.add_audio(audio))
     style = arguments.output_style
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
@@ -392,13 +416,16 @@ def _run_once(
     settings = _build_settings(pair, arguments)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
     changed: dict[str, Any] = {"exact": settings.exact}
-    if not prompt.pictures and arguments.options["image_model"] is None:
+    if not prompt.has_media and arguments.options["image_model"] is None:
         changed["image_model"] = launch.NO_PROJECTOR  # Nothing is there to be seen.
     load_request = _build_load_request(pair, arguments, changed)
-    if prompt.pictures and load_request.load.projector is None:
+    if prompt.has_media and load_request.load.projector is None:
         if prompt.scan is not None:
             raise name_seeing_models(prompt.scan)
-        raise sight.no_sight_error(pair.names().target, pair.portable_refs[0])
+        target = pair.names().target
+        if prompt.pictures:
+            raise sight.no_sight_error(target, pair.portable_refs[0])
+        raise sight.no_hearing_error(target, pair.portable_refs[0])
     with LoadDisplay(quiet=arguments.quiet) as loading:
         engine = launch.start_engine(load_request, notify=loading.show)
     try:
@@ -419,10 +446,11 @@ def _run_once(
             probabilities=arguments.probabilities,
             seed=conversation.seed,
         )
-        if prompt.pictures:
-            sight.require_sight(engine.ready)
+        if prompt.has_media:
+            media = prompt.put_media()
+            sight.require_senses(engine.ready, media)
             without = request
-            request = _add_pictures(request, prompt.pictures)
+            request = _add_media(request, media)
             if prompt.scan is not None and not arguments.quiet:
                 n_rows = _count_prompt(engine, request) - _count_prompt(engine, without)
                 terminal.notify(f"The pictures take {count_short(n_rows, 'token')}.")
@@ -446,17 +474,17 @@ def _run_once(
         engine.close()
 
 
-def _add_pictures(
-    request: GenerateCommand, pictures: Sequence[PictureData]
+def _add_media(
+    request: GenerateCommand, media: tuple[PictureRef, ...]
 ) -> GenerateCommand:
-    """The request, whose last message has the pictures, before its text."""
+    """The request, whose last message has pictures and audio, before its text."""
     if not request.messages:
         raise UsageError(
-            "--image needs a chat template, and this model has none.",
+            "Pictures and audio need a chat template, and this model has none.",
             "Choose one with --template.",
         )
     *earlier, question = request.messages
-    question = replace(question, images=tuple(map(sight.put_picture, pictures)))
+    question = replace(question, images=media)
     return replace(request, messages=(*earlier, question))
 
 
@@ -703,7 +731,7 @@ def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
 def _format_turn(
     turn: Turn, chat: SavedChat, question_prefix: str, answer_prefix: str
 ) -> Iterator[str]:
-    question = [f"[image: {sanitize(each.name)}]" for each in turn.pictures]
+    question = [f"[{each.word}: {sanitize(each.name)}]" for each in turn.pictures]
     question += sanitize(format_question(turn)).splitlines()
     if question:
         yield f"{question_prefix}{question[0]}"

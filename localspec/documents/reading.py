@@ -31,6 +31,7 @@ from localspec.documents.document import (
 )
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.install_hints import DOCUMENT_PACKAGES, install_command
+from localspec.models.audio_files import is_audio_name
 from localspec.models.pictures import PictureData, accept_picture, is_picture_name
 from localspec.protocol.json_values import from_json, parse_object
 from localspec.sanitize import sanitize
@@ -254,6 +255,8 @@ def read_data(
         hint = "Files of text, PDF, DOCX, ODT, EPUB and HTML can be read."
         if is_picture_name(name):
             hint = "A model that sees takes pictures: /image in a chat, --image in run."
+        elif is_audio_name(name):
+            hint = "A model that hears takes audio: /audio in a chat, --audio in run."
         raise UsageError(f"{name} is not a text file.", hint) from error
     text = text.replace("\r\n", "\n").rstrip("\n")
     if note:

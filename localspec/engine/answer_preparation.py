@@ -12,6 +12,7 @@ from localspec import draft_kinds
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.errors import (
+    AudioError,
     GrammarError,
     Hint,
     PictureError,
@@ -174,11 +175,12 @@ class AnswerPreparer:
             return []
         reader = self._pair.pictures
         if reader is None:
-            raise PictureError(
-                f"{self._pair.target.model.path.name} is loaded without a projector, "
-                "so it sees no pictures.",
-                Hint("Load it with {image_model=FILE}, its mmproj file."),
-            )
+            model = self._pair.target.model.path.name
+            hint = Hint("Load it with {image_model=FILE}, its mmproj file.")
+            without = f"{model} is loaded without a projector, so it"
+            if prompt.pictures[0].kind == "audio":
+                raise AudioError(f"{without} hears no audio.", hint)
+            raise PictureError(f"{without} sees no pictures.", hint)
         return [reader.list_ids(picture) for picture in prompt.pictures]
 
     def _checked_parts(self, prompt: Prompt) -> tuple[PromptPart, ...]:

@@ -1,30 +1,41 @@
-"""Reads the pictures of a prompt: from files to the ids of rows that the target decodes."""
+"""Reads the pictures and audio of a prompt: from files to the ids of rows.
+
+A message names its audio files among its pictures: which one a file is, its bytes tell.
+Here both are called pictures where they are alike.
+"""
 
 from __future__ import annotations
 
 import base64
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from localspec.errors import PictureError, UsageError
+from localspec.errors import AudioError, Hint, LocalspecError, PictureError, UsageError
 from localspec.llama.images import (
     MAX_STATE_BYTES,
     ImageRows,
     Pixels,
     Projector,
+    Samples,
     join_items,
+)
+from localspec.models.audio_files import (
+    MAX_AUDIO_BYTES,
+    Audio,
+    check_audio,
+    find_audio_kind,
+    remove_claims,
 )
 from localspec.models.gguf.header import Header
 from localspec.models.pictures import (
-    MAX_BYTES,
     Picture,
     check_picture,
     compute_sha256,
@@ -44,12 +55,19 @@ class PromptPictures:
     """Turns the pictures of prompts into ids, with the loaded projector.
 
     A picture is known by its hash. Its header says which ids it has; its pixels are
-    decoded when the target, or `encode` before it, needs its rows.
+    decoded when the target, or `encode` before it, needs its rows. Audio is decoded
+    also to know how many samples it has, which is quick.
     """
 
-    def __init__(self, projector: Projector, timer: PictureTimer) -> None:
+    def __init__(
+        self,
+        projector: Projector,
+        timer: PictureTimer,
+        audio_timer: PictureTimer | None = None,
+    ) -> None:
         self._projector = projector
         self._timer = timer
+        self._audio_timer = audio_timer or PictureTimer(None)
         self._pictures: OrderedDict[str, SentPicture] = OrderedDict()
         """By hash: those whose headers were read, the last at the end.
 
@@ -61,31 +79,58 @@ class PromptPictures:
     def list_ids(self, ref: PictureRef) -> list[int]:
         """What stands for a picture in a prompt.
 
-        Raises PictureError if its file cannot be used.
+        Raises PictureError or AudioError if its file cannot be used, or not by this
+        model.
         """
         sent = self._pictures.get(ref.sha256)
         if sent is None:
-            header = self._load(ref)[0]
-            sent = SentPicture(ref, header, [])
-        width, height = sent.header.shown_size
+            sent = self._receive(ref)
         try:
-            items = self._projector.read_picture(
-                ref.sha256, width, height, partial(self._load_pixels, ref)
-            )
+            items = self._read_items(sent)
         except UsageError as error:
-            raise _name_picture(sent.header, error) from error
-        self._pictures[ref.sha256] = SentPicture(ref, sent.header, items)
+            raise _name_file(sent.header, error) from error
+        self._pictures[ref.sha256] = structs.replace(sent, items=items)
         self._pictures.move_to_end(ref.sha256)
         while len(self._pictures) > self._projector.n_recent:
             self._pictures.popitem(last=False)
         return join_items(items)
+
+    def _receive(self, ref: PictureRef) -> SentPicture:
+        """A file that was not sent before, or long ago."""
+        header, data = self._load(ref)
+        model = self._projector.model_name
+        if isinstance(header, Picture):
+            if not self._projector.sees:
+                raise PictureError(
+                    f"{model} does not see pictures: {header.name} cannot be read.",
+                    Hint("Use a model that sees."),
+                )
+            return SentPicture(ref, header, [])
+        if not self._projector.hears:
+            raise AudioError(
+                f"{model} does not hear: {header.name} cannot be read.",
+                Hint("Use a model that hears."),
+            )
+        return SentPicture(ref, header, [], n_samples=len(self._decode(header, data)))
+
+    def _read_items(self, sent: SentPicture) -> list[int | ImageRows]:
+        """Raises UsageError."""
+        ref = sent.ref
+        if isinstance(sent.header, Picture):
+            width, height = sent.header.shown_size
+            return self._projector.read_picture(
+                ref.sha256, width, height, partial(self._load_pixels, ref)
+            )
+        return self._projector.read_audio(
+            ref.sha256, sent.n_samples, partial(self._load_samples, ref)
+        )
 
     def encode(self, tokens: Sequence[int], n_cached: int) -> Iterator[PictureReading]:
         """Compute the rows of the pictures behind the first `n_cached` cells of a text.
 
         Yields before each. Of very many pictures the last are left to the target: the
         projector keeps the rows of some, and would forget the first before they are
-        read. Raises PictureError, DecodeInterrupted, or what the projector raises.
+        read. Raises PictureError, AudioError, DecodeInterrupted, or what the projector raises.
         """
         unread = {rows.id for rows in self._projector.unencoded(tokens, n_cached)}
         pictures = [each for each in self._pictures.values() if each.has_any(unread)]
@@ -101,6 +146,15 @@ class PromptPictures:
             self._decoded = None
 
     def _describe(self, picture: SentPicture, n: int, of: int) -> PictureReading:
+        if isinstance(picture.header, Audio):
+            return PictureReading(
+                n=n,
+                of=of,
+                rows=len(join_items(picture.items)),
+                sha256=picture.ref.sha256,
+                seconds=picture.header.seconds,
+                seconds_expected=self._audio_timer.expect(picture.n_rows),
+            )
         pixels = self._load_pixels(picture.ref)
         self._decoded = (picture.ref.sha256, pixels)
         height, width = pixels.shape[:2]
@@ -126,9 +180,12 @@ class PromptPictures:
             try:
                 n_bytes += rows.load_states().nbytes
             except UsageError as error:  # Of a few pixels in width, say.
-                raise _name_picture(picture.header, error) from error
+                raise _name_file(picture.header, error) from error
             n_rows += rows.n_rows
-        self._timer.record(n_rows, time.perf_counter() - began)
+        timer = self._timer
+        if isinstance(picture.header, Audio):
+            timer = self._audio_timer
+        timer.record(n_rows, time.perf_counter() - began)
         return n_bytes
 
     def _load_pixels(self, ref: PictureRef) -> Pixels:
@@ -137,47 +194,67 @@ class PromptPictures:
             self._decoded = None
             return pixels
         header, data = self._load(ref)
+        assert isinstance(header, Picture)  # The bytes are those of the hash.
         try:
             return self._projector.decode(data, header.orientation)
         except UsageError as error:
-            raise _name_picture(header, error) from error
+            raise _name_file(header, error) from error
 
-    def _load(self, ref: PictureRef) -> tuple[Picture, bytes]:
+    def _load_samples(self, ref: PictureRef) -> Samples:
+        header, data = self._load(ref)
+        assert isinstance(header, Audio)  # The bytes are those of the hash.
+        return self._decode(header, data)
+
+    def _decode(self, header: Audio, data: bytes) -> Samples:
+        try:
+            return self._projector.decode_audio(remove_claims(data, header.kind))
+        except UsageError as error:
+            raise _name_file(header, error) from error
+
+    def _load(self, ref: PictureRef) -> tuple[Picture | Audio, bytes]:
         """The header and the bytes, checked again: this process decodes them."""
-        name = sanitize(ref.name, multiline=False) or _NO_NAME
+        name = sanitize(ref.name, multiline=False)
         try:
             with Path(ref.path).open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(MAX_AUDIO_BYTES + 1)
         except (OSError, ValueError):
-            raise PictureError(
-                f"{name} is gone: its file cannot be read any more.",
-                "Send the picture again.",
-            ) from None
+            message = f"{name or _NO_NAME} is gone: its file cannot be read any more."
+            raise _FILE_ERRORS[ref.kind](message, "Send it again.") from None
         if compute_sha256(data) != ref.sha256:
-            raise PictureError(
-                f"{name} has changed since it was sent.", "Send the picture again."
-            )
+            message = f"{name or _NO_NAME} has changed since it was sent."
+            raise _FILE_ERRORS[ref.kind](message, "Send it again.")
+        if find_audio_kind(data) is not None:
+            return check_audio(data, name), data
         return check_picture(data, name), data
 
 
 _NO_NAME = "The picture"
+_NO_AUDIO_NAME = "The audio"
+_FILE_ERRORS: Mapping[str, type[LocalspecError]] = {
+    "picture": PictureError,
+    "audio": AudioError,
+}
+"""By the kind that a message says."""
 
 
-def _name_picture(header: Picture, error: UsageError) -> PictureError:
-    """The error with the picture's name: "photo.jpg is damaged."."""
-    if error.message.startswith(_NO_NAME):
-        message = header.name + error.message.removeprefix(_NO_NAME)
-    else:
-        message = f"{header.name}: {error.message}"
+def _name_file(header: Picture | Audio, error: UsageError) -> LocalspecError:
+    """The error with the file's name: "photo.jpg is damaged."."""
+    message = f"{header.name}: {error.message}"
+    for beginning in (_NO_NAME, _NO_AUDIO_NAME):
+        if error.message.startswith(beginning):
+            message = header.name + error.message.removeprefix(beginning)
+    if isinstance(header, Audio):
+        return AudioError(message, error.hint)
     return PictureError(message, error.hint)
 
 
 class SentPicture(Struct, frozen=True, eq=False):
-    """A picture of a prompt, and what stands for it there."""
+    """A picture or audio of a prompt, and what stands for it there."""
 
     ref: PictureRef
-    header: Picture
+    header: Picture | Audio
     items: Sequence[int | ImageRows]
+    n_samples: int = 0  # Of audio, at the projector's rate.
 
     @property
     def rows(self) -> list[ImageRows]:
@@ -220,7 +297,7 @@ def _sample_places(length: int, n: int) -> NDArray[np.intp]:
 
 
 class PictureTimer:
-    """How long a picture of so many rows takes: measured, or estimated until then."""
+    """How long a picture, or audio, of so many rows takes: measured, or estimated."""
 
     def __init__(self, seconds_per_row: float | None) -> None:
         """`seconds_per_row` is an estimate; None if nothing is known."""

@@ -1,8 +1,10 @@
-"""Pictures through libmtmd: a projector turns one into rows that a model reads.
+"""Pictures and audio through libmtmd: a projector turns one into rows that a model reads.
 
 What stands for a picture in a prompt is known from its width and height alone: tokens
 (those around it, and between its tiles) and `ImageRows`. Its pixels are decoded and the
-rows computed when a context reads them, which takes long: seconds on a CPU.
+rows computed when a context reads them, which takes long: seconds on a CPU. Audio goes
+the same way. It is known by the number of its samples, and each piece of it, of 30
+seconds mostly, is what a tile is of a picture.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from localspec import install_hints
 from localspec.errors import EngineError, Hint, ModelFileError, UsageError
 from localspec.llama import library
 from localspec.llama.library import LOG, C
+from localspec.models.audio_files import find_audio_kind
 from localspec.models.projector_kinds import KINDS, ORDINARY
 from localspec.sanitize import sanitize
 from localspec.spec import heartbeat
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 """A picture's pixels, shape (height, width, 3)."""
 LoadPixels = Callable[[], Pixels]
+Samples = NDArray[np.float32]
+"""Audio of one channel at the projector's rate, shape (samples,)."""
+LoadSamples = Callable[[], Samples]
 
 MAX_STATE_BYTES = 256 * 2**20
 """Rows of pictures that are kept in RAM; a picture of 1,024 rows has 16 MiB or so."""
@@ -55,12 +61,19 @@ context of 16,384.
 _LARGE_SIDE = 4096
 """The side of a picture in pixels of which any kind makes its most rows."""
 _NODES_BETWEEN_CHECKS = 16
+_PIECE_SECONDS = 30
+"""The pieces in which most audio towers read; what is left over is a shorter one."""
+_LEAST_PIECE = 0.1
+"""Seconds of a piece: of a much shorter one some towers would make no row, and abort."""
+_LOUDEST = 16.0
+"""Samples are from -1 to 1; a file of floats may have any, even infinite ones."""
+_N_AXES = 4
 _NO_PROGRAMS = os.devnull.encode()
 """No folder: libmtmd finds no ffprobe there, which it would start on odd bytes."""
 
 
 class ImageRows(Struct, frozen=True, eq=False, weakref=True):
-    """The rows that a model reads in place of tokens, for a picture or a tile of one."""
+    """The rows that a model reads in place of tokens, for a tile of a picture, or audio."""
 
     id: int
     """Its number in a text, even and at most -2; see `spec/picture_ids.py`."""
@@ -111,11 +124,11 @@ def join_items(items: PictureItems) -> list[int]:
 
 
 class _KnownPicture(Struct, eq=False, weakref=True):
-    """A picture that was sent, and how its pixels are had again."""
+    """A picture or audio that was sent, and how its pixels or samples are had again."""
 
     key: str
     items: list[int | ImageRows]
-    load_pixels: LoadPixels
+    load: LoadPixels | LoadSamples
 
     @property
     def tiles(self) -> list[ImageRows]:
@@ -128,7 +141,7 @@ class _KnownPicture(Struct, eq=False, weakref=True):
 
 
 class Projector:
-    """A vision tower with its projector (mmproj), for one loaded model."""
+    """A tower for pictures, audio or both, with its projector, for one loaded model."""
 
     def __init__(
         self,
@@ -181,6 +194,10 @@ class Projector:
             raise
         target.pictures = self._rows
 
+    @property
+    def model_name(self) -> str:
+        return sanitize(self._target.model.path.stem, multiline=False)
+
     @classmethod
     def open(
         cls,
@@ -225,6 +242,10 @@ class Projector:
         self._width = int(C.llama_model_n_embd_inp(target.model.handle))
         self.sees = bool(self._mtmd.mtmd_support_vision(self.handle))
         self.hears = bool(self._mtmd.mtmd_support_audio(self.handle))
+        self.sample_rate = 0
+        """Samples a second of the audio that it hears."""
+        if self.hears:
+            self.sample_rate = int(self._mtmd.mtmd_get_audio_sample_rate(self.handle))
 
     def _load_error(self) -> ModelFileError:
         reasons = LOG.errors() or ["llama.cpp gave no reason"]
@@ -239,19 +260,25 @@ class Projector:
         """Raise an error if it is another model's, or makes too many rows for a pass."""
         self.max_rows = 0
         """The rows of a large square picture, all tiles together."""
-        if not self.sees:
-            return
-        items = self._lay_out(_LARGE_SIDE, _LARGE_SIDE)
+        if self.sees:
+            for layout in self._check_marks(self._lay_out(_LARGE_SIDE, _LARGE_SIDE)):
+                self._check_pass(layout)
+                self.max_rows += layout.n_rows
+        if self.hears:
+            for layout in self._check_marks(self._lay_out_audio(self.sample_rate)):
+                self._check_pass(layout)
+
+    def _check_marks(self, items: Sequence[int | _Layout]) -> Iterator[_Layout]:
+        """The layouts. Raises ModelFileError for a token that the model does not have."""
         vocabulary = self._target.vocabulary
         for item in items:
             if isinstance(item, _Layout):
-                self._check_pass(item)
-                self.max_rows += item.n_rows
+                yield item
             elif item < 0 or not _is_mark(vocabulary, item):
                 model = self._target.model.path.name
                 raise ModelFileError(
                     f"{self.path.name} is a projector, but not one of {model}: the "
-                    "vocabulary lacks what it writes around a picture.",
+                    "vocabulary lacks what it writes around a picture or audio.",
                     Hint("Use the projector of this model, or {image_model=none}."),
                 )
 
@@ -267,10 +294,14 @@ class Projector:
 
     # --- what a picture is in a prompt
 
-    def items(self, pixels: Pixels) -> list[int | ImageRows]:
-        """What stands for a picture in a prompt; equal pictures have equal ids."""
+    def items(self, values: Pixels | Samples) -> list[int | ImageRows]:
+        """What stands for a picture or audio in a prompt; equal ones have equal ids."""
+        key = sha256(np.ascontiguousarray(values).data).hexdigest()
+        if values.ndim == 1:
+            samples = values.astype(np.float32, copy=False)
+            return self.read_audio(key, len(samples), lambda: samples)
+        pixels = values.astype(np.uint8, copy=False)
         height, width, _ = pixels.shape
-        key = sha256(np.ascontiguousarray(pixels).data).hexdigest()
         return self.read_picture(key, width, height, lambda: pixels)
 
     def read_picture(
@@ -282,11 +313,33 @@ class Projector:
         the rows are computed, also later; the pixels have this `width` and `height`.
         Raises UsageError for a picture that llama.cpp cannot read.
         """
-        key = f"{key} {width} {height}"
+        return self._remember(
+            f"{key} {width} {height}", load_pixels, lambda: self._lay_out(width, height)
+        )
+
+    def read_audio(
+        self, key: str, n_samples: int, load_samples: LoadSamples
+    ) -> list[int | ImageRows]:
+        """What stands for audio in a prompt, by the number of its samples alone.
+
+        `key` and `load_samples`: as those of `read_picture`. Raises UsageError.
+        """
+        return self._remember(
+            f"{key} audio {n_samples}",
+            load_samples,
+            lambda: self._lay_out_audio(n_samples),
+        )
+
+    def _remember(
+        self,
+        key: str,
+        load: LoadPixels | LoadSamples,
+        lay_out: Callable[[], list[int | _Layout]],
+    ) -> list[int | ImageRows]:
         known = self._known.get(key)
         if known is None:
-            known = self._add_picture(key, width, height, load_pixels)
-        known.load_pixels = load_pixels
+            known = self._add_picture(key, lay_out(), load)
+        known.load = load
         if key not in self._recent:
             self._recent[key] = known
             self._cost += known.cost
@@ -306,10 +359,12 @@ class Projector:
         return _COST_PER_CELL * self._target.n_ctx
 
     def _add_picture(
-        self, key: str, width: int, height: int, load_pixels: LoadPixels
+        self,
+        key: str,
+        layouts: Sequence[int | _Layout],
+        load: LoadPixels | LoadSamples,
     ) -> _KnownPicture:
-        known = _KnownPicture(key, [], load_pixels)
-        layouts = self._lay_out(width, height)
+        known = _KnownPicture(key, [], load)
         for each in layouts:
             if isinstance(each, _Layout):
                 self._check_pass(each)
@@ -359,8 +414,15 @@ class Projector:
 
     def _lay_out(self, width: int, height: int) -> list[int | _Layout]:
         """The tokens and rows of a picture of this size. Raises UsageError."""
+        return self._lay_out_bitmap(self._make_bitmap(width, height, None))
+
+    def _lay_out_audio(self, n_samples: int) -> list[int | _Layout]:
+        """The tokens and rows of audio of this length. Raises UsageError."""
+        return self._lay_out_bitmap(self._make_audio_bitmap(n_samples, None))
+
+    def _lay_out_bitmap(self, bitmap: _Bitmap) -> list[int | _Layout]:
         items: list[int | _Layout] = []
-        with self._chunks(width, height, None) as chunks:
+        with self._chunks(bitmap) as chunks:
             for chunk in chunks:
                 items += self._read_chunk(chunk)
         return items
@@ -376,7 +438,12 @@ class Projector:
         n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         grid: NDArray[np.int32] | None = None
         moves: NDArray[np.int32] | None = None
-        if self._has_axes:
+        kind = mtmd.mtmd_input_chunk_get_type(chunk)
+        if self._has_axes and kind == mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO:
+            # Rows of audio follow each other on all axes, as tokens do.
+            grid = np.tile(np.arange(n_rows, dtype=np.int32), (_N_AXES, 1))
+            moves = np.ones((_N_AXES, 1), np.int32)
+        elif self._has_axes:
             grid = self._positions_at(chunk, 0, n_rows)
             # Where the picture is one later, z is not: it stays 0.
             moves = (self._positions_at(chunk, 1, n_rows) - grid)[:, :1].copy()
@@ -398,25 +465,37 @@ class Projector:
         rows = [(each.t, each.y, each.x, each.z) for each in positions]
         return np.array(rows, np.int32).T
 
-    @contextmanager
-    def _chunks(
-        self, width: int, height: int, pixels: Pixels | None
-    ) -> Iterator[list[Any]]:
-        """The chunks of a picture, valid in the block; without pixels only their sizes.
-
-        Raises UsageError for a picture that llama.cpp cannot scale.
-        """
-        mtmd = self._mtmd
+    def _make_bitmap(self, width: int, height: int, pixels: Pixels | None) -> _Bitmap:
+        """A picture for libmtmd; without pixels it has only its size."""
         data = None
         if pixels is not None:
             pixels = np.ascontiguousarray(pixels)
             data = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        bitmap = mtmd.mtmd_bitmap_init(width, height, data)
+        handle = self._mtmd.mtmd_bitmap_init(width, height, data)
+        return _Bitmap(handle, f"A picture of {width:,} × {height:,} pixels")
+
+    def _make_audio_bitmap(self, n_samples: int, samples: Samples | None) -> _Bitmap:
+        """Audio for libmtmd; without samples it has only its length."""
+        data = None
+        if samples is not None:
+            samples = np.ascontiguousarray(samples, np.float32)
+            data = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        handle = self._mtmd.mtmd_bitmap_init_from_audio(n_samples, data)
+        seconds = n_samples / max(self.sample_rate, 1)
+        return _Bitmap(handle, f"Audio of {seconds:.2f} s")
+
+    @contextmanager
+    def _chunks(self, bitmap: _Bitmap) -> Iterator[list[Any]]:
+        """The chunks of a bitmap, valid in the block, which frees it.
+
+        Raises UsageError for a picture that llama.cpp cannot scale.
+        """
+        mtmd = self._mtmd
         marker = mtmd.mtmd_default_marker()
         text = mtmd.mtmd_input_text(marker, len(marker), False, True)
         output = mtmd.mtmd_input_chunks_init()
         try:
-            bitmaps = (ctypes.c_void_p * 1)(bitmap)
+            bitmaps = (ctypes.c_void_p * 1)(bitmap.handle)
             LOG.clear()
             code = mtmd.mtmd_tokenize(
                 self.handle, output, ctypes.byref(text), bitmaps, 1
@@ -425,14 +504,14 @@ class Projector:
                 reasons = LOG.errors() or [f"code {code}"]
                 reason = sanitize(reasons[-1], multiline=False)
                 raise UsageError(
-                    f"A picture of {width:,} × {height:,} pixels cannot be read: {reason}",
-                    "Send another picture, or change its size.",
+                    f"{bitmap.description} cannot be read: {reason}",
+                    "Send another file, or change its size.",
                 )
             n = mtmd.mtmd_input_chunks_size(output)
             yield [mtmd.mtmd_input_chunks_get(output, i) for i in range(n)]
         finally:
             mtmd.mtmd_input_chunks_free(output)
-            mtmd.mtmd_bitmap_free(bitmap)
+            mtmd.mtmd_bitmap_free(bitmap.handle)
 
     # --- rows
 
@@ -466,10 +545,8 @@ class Projector:
             raise EngineError("The projector is closed.")
         if self._target.is_interrupted():
             raise DecodeInterrupted
-        pixels = known.load_pixels()
-        height, width, _ = pixels.shape
         tiles = iter(known.tiles)
-        with self._chunks(width, height, pixels) as chunks:
+        with self._chunks(self._load_bitmap(known)) as chunks:
             for chunk in chunks:
                 for layout in self._read_chunk(chunk):
                     if not isinstance(layout, _Layout):
@@ -481,6 +558,16 @@ class Projector:
                     if rows.id not in done:
                         self._keep(known.key, rows.id, self._encode_chunk(chunk, rows))
         return self._states[known.key]
+
+    def _load_bitmap(self, known: _KnownPicture) -> _Bitmap:
+        """The whole picture or audio, decoded."""
+        values = known.load()
+        if values.ndim == 1:
+            samples = values.astype(np.float32, copy=False)
+            return self._make_audio_bitmap(len(samples), samples)
+        pixels = values.astype(np.uint8, copy=False)
+        height, width, _ = pixels.shape
+        return self._make_bitmap(width, height, pixels)
 
     def _encode_chunk(self, chunk: Any, rows: ImageRows) -> HiddenStates:
         mtmd = self._mtmd
@@ -525,7 +612,7 @@ class Projector:
         self._is_stopped = self._target.is_interrupted()
         return not self._is_stopped
 
-    # --- pixels
+    # --- pixels and samples
 
     def decode(self, data: bytes, orientation: int = 1) -> Pixels:
         """The pixels of a JPEG, PNG, GIF (its first picture) or BMP, turned upright.
@@ -536,6 +623,42 @@ class Projector:
         mtmd = self._mtmd
         if not data.startswith(_SIGNATURES):
             raise UsageError("This is no picture that can be read.", _USE_JPEG)
+        with self._decoded(data) as bitmap:
+            if not bitmap or mtmd.mtmd_bitmap_is_audio(bitmap):
+                raise UsageError("The picture is damaged.", _USE_JPEG)
+            width = mtmd.mtmd_bitmap_get_nx(bitmap)
+            height = mtmd.mtmd_bitmap_get_ny(bitmap)
+            rgb = mtmd.mtmd_bitmap_get_data(bitmap)
+            pixels = np.ctypeslib.as_array(rgb, (height, width, 3))
+            # A copy, in the order of rows: libmtmd frees the pixels.
+            return np.array(turn_upright(pixels, orientation), order="C")
+
+    def decode_audio(self, data: bytes) -> Samples:
+        """The samples of a WAV, MP3 or FLAC: one channel, at the projector's rate.
+
+        Check the header before, and remove what it claims (`models/audio_files.py`).
+        Raises UsageError.
+        """
+        mtmd = self._mtmd
+        if find_audio_kind(data) is None:
+            raise UsageError("This is no audio that can be read.", _USE_WAV)
+        with self._decoded(data) as bitmap:
+            if not bitmap or not mtmd.mtmd_bitmap_is_audio(bitmap):
+                raise UsageError("The audio is damaged.", _USE_WAV)
+            n_bytes = mtmd.mtmd_bitmap_get_n_bytes(bitmap)
+            if not n_bytes:
+                raise UsageError("The audio has no sound.", _USE_WAV)
+            raw = mtmd.mtmd_bitmap_get_data(bitmap)
+            decoded = np.ctypeslib.as_array(raw, (n_bytes,)).view(np.float32)
+            # A copy: libmtmd frees the samples.
+            samples = np.nan_to_num(decoded, posinf=_LOUDEST, neginf=-_LOUDEST)
+        np.clip(samples, -_LOUDEST, _LOUDEST, out=samples)
+        return pad_audio(samples, self.sample_rate)
+
+    @contextmanager
+    def _decoded(self, data: bytes) -> Iterator[Any]:
+        """A file as libmtmd decodes it, valid in the block; None if it cannot."""
+        mtmd = self._mtmd
         options = mtmd.mtmd_helper_init_opt_default()
         options.video_params.ffmpeg_bin_dir = _NO_PROGRAMS
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
@@ -546,14 +669,7 @@ class Projector:
         # That it finds no ffprobe says nothing: the error below says what is wrong.
         LOG.end_stoppable_pass(is_stopped=True)
         try:
-            if not found.bitmap or found.video_ctx:
-                raise UsageError("The picture is damaged.", _USE_JPEG)
-            width = mtmd.mtmd_bitmap_get_nx(found.bitmap)
-            height = mtmd.mtmd_bitmap_get_ny(found.bitmap)
-            rgb = mtmd.mtmd_bitmap_get_data(found.bitmap)
-            pixels = np.ctypeslib.as_array(rgb, (height, width, 3))
-            # A copy, in the order of rows: libmtmd frees the pixels.
-            return np.array(turn_upright(pixels, orientation), order="C")
+            yield None if found.video_ctx else found.bitmap
         finally:
             if found.bitmap:
                 mtmd.mtmd_bitmap_free(found.bitmap)
@@ -567,6 +683,13 @@ class Projector:
         self.handle = None
         self._states.clear()
         self._state_bytes = 0
+
+
+class _Bitmap(Struct, frozen=True):
+    """A picture or audio as libmtmd has it, and how an error names it."""
+
+    handle: Any
+    description: str
 
 
 class _Layout(Struct, frozen=True, eq=False):
@@ -591,6 +714,20 @@ def _is_mark(vocabulary: Any, token: int) -> bool:
 
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
 _USE_JPEG = "Save it as JPEG or PNG."
+_USE_WAV = "Save it as WAV, MP3 or FLAC."
+
+
+def pad_audio(samples: Samples, sample_rate: int) -> Samples:
+    """The samples, with silence behind them if their last piece would be too short.
+
+    At 16,000 samples a second a piece has 480,000: of 480,001 one is left over, and
+    becomes 1,600, a tenth of a second.
+    """
+    n_left = len(samples) % (_PIECE_SECONDS * sample_rate)
+    n_least = int(_LEAST_PIECE * sample_rate)
+    if 0 < n_left < n_least:
+        return np.pad(samples, (0, n_least - n_left))
+    return samples
 
 
 def turn_upright(pixels: Pixels, orientation: int) -> Pixels:

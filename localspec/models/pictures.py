@@ -268,14 +268,20 @@ def _refuse_kind(data: bytes, name: str) -> PictureError:
             f"{name} is {what}, which cannot be read without Pillow.",
             f"Save it as JPEG or PNG, or install Pillow: {command}",
         )
+    if what == _AUDIO:
+        return PictureError(
+            f"{name} is audio, not a picture.",
+            "Attach it as audio: /audio in a chat, --audio in run.",
+        )
     if "picture" in what:
         return PictureError(f"{name} is {what}, which cannot be read.", _SAVE_AS)
     return PictureError(f"{name} is {what}, not a picture.", "Send a JPEG or PNG.")
 
 
+_AUDIO = "audio"
 _OTHER_KINDS: tuple[tuple[bytes, int, str], ...] = (
     (b"WEBP", 8, "a WebP picture"),
-    (b"WAVE", 8, "a sound"),
+    (b"WAVE", 8, _AUDIO),
     (b"AVI ", 8, "a video"),
     (b"II*\0", 0, "a TIFF picture"),
     (b"MM\0*", 0, "a TIFF picture"),
@@ -287,12 +293,12 @@ _OTHER_KINDS: tuple[tuple[bytes, int, str], ...] = (
     (b"\0\0\1\0", 0, "an icon (ICO picture)"),
     (b"qoif", 0, "a QOI picture"),
     (b"\x1aE\xdf\xa3", 0, "a video"),
-    (b"OggS", 0, "a sound"),
-    (b"fLaC", 0, "a sound"),
-    (b"ID3", 0, "a sound"),
-    (b"\xff\xfb", 0, "a sound"),
-    (b"\xff\xf3", 0, "a sound"),
-    (b"\xff\xe0", 0, "a sound"),
+    (b"OggS", 0, _AUDIO),
+    (b"fLaC", 0, _AUDIO),
+    (b"ID3", 0, _AUDIO),
+    (b"\xff\xfb", 0, _AUDIO),
+    (b"\xff\xf3", 0, _AUDIO),
+    (b"\xff\xe0", 0, _AUDIO),
     (b"PK\x03\x04", 0, "an archive"),
     (b"GGUF", 0, "a model file"),
 )

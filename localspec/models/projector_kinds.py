@@ -1,5 +1,7 @@
 """The kinds of projectors (mmproj): what each is made for, and the rows of a picture.
 
+Kinds that end in `a`, ultravox and voxtral are those of towers for audio.
+
 The names and the limits are those of llama.cpp (tools/mtmd/clip.cpp, `load_hparams`).
 A kind that is not in the table is judged by its file alone.
 """
@@ -56,6 +58,8 @@ class ProjectorKind(Struct, frozen=True):
         return min(rows, n_batch) if self.is_in_one_pass else rows
 
 
+_SPEAKS = "it is made for models that speak"
+
 KINDS: Mapping[str, ProjectorKind] = {
     "deepseek4v": ProjectorKind(
         why_refused="its rows depend on what is before a picture"
@@ -69,6 +73,8 @@ KINDS: Mapping[str, ProjectorKind] = {
         is_in_one_pass=True,
         is_merged_first=True,
     ),
+    "gemma4a": ProjectorKind(("gemma4",)),
+    "gemma4ua": ProjectorKind(("gemma4",)),
     "glm4v": ProjectorKind(("glm4",), merge=2, most_rows=4096),
     "hunyuanvl": ProjectorKind(
         why_refused="its rows depend on the number of the picture"
@@ -81,6 +87,8 @@ KINDS: Mapping[str, ProjectorKind] = {
         ("muse-glimmer",), merge=2, most_rows=4096, has_window_mask=True
     ),
     "pixtral": ProjectorKind(("llama", "mistral"), most_rows=1024),
+    "pockettts_spkenc": ProjectorKind(why_refused=_SPEAKS),
+    "qwen2a": ProjectorKind(("qwen2",)),
     "qwen2vl_merger": ProjectorKind(("qwen2",), merge=2, most_rows=4096),
     "qwen2.5o": ProjectorKind(
         ("qwen2",), merge=2, most_rows=4096, has_window_mask=True
@@ -88,7 +96,11 @@ KINDS: Mapping[str, ProjectorKind] = {
     "qwen2.5vl_merger": ProjectorKind(
         ("qwen2",), merge=2, most_rows=4096, has_window_mask=True
     ),
+    "qwen3a": ProjectorKind(("qwen3",)),
+    "qwen3tts_spkenc": ProjectorKind(why_refused=_SPEAKS),
     "qwen3vl_merger": ProjectorKind(("qwen3", "qwen4"), merge=2, most_rows=4096),
+    "ultravox": ProjectorKind(("gemma3", "llama", "qwen3")),
+    "voxtral": ProjectorKind(("llama", "mistral")),
     "youtuvl": ProjectorKind(merge=2, most_rows=62500, has_window_mask=True),
 }
 ORDINARY = ProjectorKind()
@@ -98,6 +110,17 @@ ORDINARY = ProjectorKind()
 def projector_kind(projector: Header) -> str:
     """llama.cpp's name of its architecture, such as `gemma3`; that for pictures first."""
     for key in ("projector_type", "vision.projector_type", "audio.projector_type"):
+        kind = projector.keys.get(f"clip.{key}")
+        if isinstance(kind, str) and kind:
+            return sanitize(kind, multiline=False)
+    return ""
+
+
+def audio_kind(projector: Header) -> str:
+    """llama.cpp's name of the architecture of its tower for audio; empty for none."""
+    if projector.keys.get("clip.has_audio_encoder") is not True:
+        return ""
+    for key in ("projector_type", "audio.projector_type"):
         kind = projector.keys.get(f"clip.{key}")
         if isinstance(kind, str) and kind:
             return sanitize(kind, multiline=False)

@@ -18,14 +18,24 @@ from __future__ import annotations
 from msgspec import Struct
 
 from localspec.models.gguf.header import Header
-from localspec.models.projector_kinds import ORDINARY, ProjectorKind, find_kind
+from localspec.models.projector_kinds import (
+    ORDINARY,
+    ProjectorKind,
+    audio_kind,
+    find_kind,
+)
 
 _FLOAT = 4
+_HALF = 2
 _PHOTO_PIXELS = 12_000_000  # Of a telephone's photograph.
 _BYTES_PER_PIXEL = 6  # While it is decoded: the decoder's copy, and the picture.
 _COLOURS = 3
 _MASK_BYTES = 6  # In float32, and in float16 for flash attention.
 _AUDIO_POSITIONS = 1500  # Of 30 seconds, the piece that an audio tower computes.
+_AUDIO_FRAMES = 3000
+"""Of such a piece, before convolutions halve them; rows of two minutes without layers."""
+_CONFORMER_CONVOLUTION = "a.conv1d.0.weight"
+_KERNEL = 9  # Frames and mel bins of a convolution: 3 × 3.
 _UNREAD_COMPUTE_SHARE = 0.14
 _UNREAD_COMPUTE_SHARE_GPU = 0.56
 """The buffer of a projector of which only the size is known, by its weights.
@@ -45,8 +55,7 @@ class ProjectorShape(Struct, frozen=True):
     patches_per_row: int = 1
     kind: ProjectorKind = ORDINARY
     row_width: int = 0  # Floats of a row, as the model reads it.
-    audio_positions: int = 0
-    audio_width: int = 0  # Floats of a position, as those of a patch.
+    audio_bytes: int = 0  # The buffer of a piece of audio.
 
     @property
     def is_coarse(self) -> bool:
@@ -71,11 +80,10 @@ class ProjectorShape(Struct, frozen=True):
             return int(self.weights * share)
         patches = self.patches or rows * self.patches_per_row
         width = self.patch_width
-        audio = self.audio_positions * self.audio_width
         mask = 0
         if self.kind.has_window_mask:
             mask = patches * patches * _MASK_BYTES
-        return _FLOAT * (patches * width + audio) + mask
+        return _FLOAT * patches * width + mask + self.audio_bytes
 
     def decoding_bytes(self, rows: int) -> int:
         """In RAM, while a photograph is decoded and its rows wait for the model."""
@@ -93,10 +101,6 @@ def from_header(projector: Header) -> ProjectorShape:
     n_embd = _number(projector, "vision.embedding_length")
     n_ff = _number(projector, "vision.feed_forward_length")
     audio_embd = _number(projector, "audio.embedding_length")
-    audio_width = 0
-    if audio_embd:
-        audio_ff = _number(projector, "audio.feed_forward_length")
-        audio_width = audio_ff + 3 * audio_embd
     patch = _number(projector, "vision.patch_size")
     merge = kind.merge
     for key in ("vision.spatial_merge_size", "vision.projector.scale_factor"):
@@ -121,9 +125,36 @@ def from_header(projector: Header) -> ProjectorShape:
         patches_per_row=merge * merge,
         kind=kind,
         row_width=_number(projector, "vision.projection_dim"),
-        audio_positions=_AUDIO_POSITIONS if audio_embd else 0,
-        audio_width=audio_width,
+        audio_bytes=_count_audio_bytes(projector),
     )
+
+
+def _count_audio_bytes(projector: Header) -> int:
+    """The buffer of a piece of audio; 0 if it does not hear.
+
+    A tower like Whisper's has 1,500 positions, which take what patches take. One that
+    begins with convolutions over 3,000 frames of 128 mel bins (Gemma 4 E4B) has 64 ×
+    1,500 numbers of 128 channels behind the first, and nine of each are copied in 16 bits
+    for a quarter of the places of the second: 49 MB and 55 MB. Without layers (Gemma 4
+    12B) the samples are there three times, beside two copies of the rows.
+    """
+    kind = audio_kind(projector)
+    n_embd = _number(projector, "audio.embedding_length")
+    if not kind or not n_embd:
+        return 0
+    if kind == "gemma4ua":
+        n_out = _number(projector, "audio.projection_dim")
+        return _FLOAT * _AUDIO_FRAMES * (3 * n_embd + 2 * n_out)
+    n_ff = _number(projector, "audio.feed_forward_length")
+    layer = _FLOAT * _AUDIO_POSITIONS * (n_ff + 3 * n_embd)
+    convolution = projector.tensors_by_name.get(_CONFORMER_CONVOLUTION)
+    if convolution is None or len(convolution.shape) != 4:
+        return layer
+    channels = convolution.shape[-1]
+    places = _number(projector, "audio.num_mel_bins") // 2 * _AUDIO_FRAMES // 2
+    frames = 2 * _number(projector, "audio.num_mel_bins") * _AUDIO_FRAMES
+    copies = places // 4 * channels * _KERNEL * _HALF
+    return max(layer // 2, _FLOAT * (places * channels + frames) + copies)
 
 
 def _number(projector: Header, key: str) -> int:

@@ -140,17 +140,18 @@ class Thumbnail(Struct, frozen=True):
 
 
 class PictureReading(Struct, frozen=True):
-    """The projector begins to read a picture of the prompt.
+    """The projector begins to read a picture or audio of the prompt.
 
-    It is the `n`th of the `of` that it has to read for this answer; it reads no picture
-    again that it knows.
+    It is the `n`th of the `of` that it has to read for this answer; it reads none again
+    that it knows.
     """
 
     n: Annotated[int, Meta(ge=1)]
     of: Annotated[int, Meta(ge=1)]
     rows: TokenCount  # Of the context.
-    width: Annotated[int, Meta(ge=1)]  # In pixels, as a person sees it.
-    height: Annotated[int, Meta(ge=1)]
+    width: Annotated[int, Meta(ge=0)] = 0  # In pixels, as a person sees it.
+    height: Annotated[int, Meta(ge=0)] = 0
+    seconds: Number | None = None  # How long audio is; None: it is a picture.
     sha256: str = ""
     seconds_expected: Number | None = None  # None: unknown.
     thumbnail: Thumbnail | None = None

@@ -161,7 +161,7 @@ class MeasuredCosts(Struct, frozen=True):
 
 
 class ProjectorSettings(Struct, frozen=True):
-    """A projector (mmproj), by which the target sees pictures, and how it is loaded."""
+    """A projector (mmproj), by which the target sees or hears, and how it is loaded."""
 
     path: str
     on_gpu: bool = True  # Without a GPU it is in RAM all the same.
@@ -207,14 +207,16 @@ class ToolCall(Struct, frozen=True):
 
 
 class PictureRef(Struct, frozen=True):
-    """A picture of a message: a file that the engine can read, and its hash.
+    """A picture or audio of a message: a file that the engine can read, and its hash.
 
-    The engine reads a picture that it knows by its hash no second time.
+    The engine reads one that it knows by its hash no second time.
     """
 
     path: str
     sha256: str
     name: str = ""  # What people know it by, for errors.
+    kind: Literal["picture", "audio"] = "picture"
+    """For what is said of it before it is read: then its bytes tell."""
 
 
 class ChatMessage(Struct, frozen=True):
@@ -232,8 +234,8 @@ class ChatMessage(Struct, frozen=True):
     no tag.
     """
     images: tuple[PictureRef, ...] = ()
-    """Its pictures. Each `pictures.PICTURE_MARK` in `content` is the place of the next
-    one; those without a place come before the text.
+    """Its pictures and audio. Each `pictures.PICTURE_MARK` in `content` is the place of
+    the next one; those without a place come before the text.
     """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from localspec.errors import (
+    AudioError,
     GrammarError,
     LocalspecError,
     OptionHint,
@@ -158,6 +159,8 @@ def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
         return ApiError(400, message, param=error.param)
     if isinstance(error, PictureError):
         return ApiError(400, message, name="invalid_image")
+    if isinstance(error, AudioError):
+        return ApiError(400, message, name="invalid_audio")
     if isinstance(error, GrammarError):
         return ApiError(400, message, name="invalid_grammar")
     if isinstance(error, PromptTooLongError):

@@ -1,4 +1,4 @@
-"""The text and the pictures of a message's parts, in any of the APIs.
+"""The text, the pictures and the audio of a message's parts, in any of the APIs.
 
 Of a document it is what was read of it. A part that cannot be read stays in a client's
 history for ever. So in earlier messages and in results of tools it becomes a line of text
@@ -7,7 +7,7 @@ in its place, and only in the question that is to be answered it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.json_bodies import to_unicode
 from localspec.serve.request_documents import find_document, read_document
 from localspec.serve.request_pictures import (
+    AUDIO_PARTS,
     PICTURE_PARTS,
     RequestPictures,
     TooManyPicturesError,
@@ -39,7 +40,7 @@ NO_PICTURES = RequestPictures(sees=False)
 class MessageContent(Struct, frozen=True):
     text: str
     images: tuple[PictureRef, ...] = ()
-    """Pictures, of which each has a `PICTURE_MARK` in the text, in their order."""
+    """Pictures and audio: each has a `PICTURE_MARK` in the text, in their order."""
 
 
 def join_parts(
@@ -63,8 +64,8 @@ def join_parts(
     was_line = False
     for i, part in enumerate(content):
         read = read_part(part, f"{param}[{i}]", pictures, is_asked=is_asked)
-        is_picture = part.type in PICTURE_PARTS and bool(read.images)
-        is_line = part.type not in _TEXTS and not is_picture
+        is_media = part.type in (*PICTURE_PARTS, *AUDIO_PARTS) and bool(read.images)
+        is_line = part.type not in _TEXTS and not is_media
         if pieces and (is_line or was_line) and not pieces[-1].endswith("\n"):
             pieces.append("\n")
         pieces.append(read.text)
@@ -86,7 +87,9 @@ def read_part(
             raise invalid(f"{param}.text", "it is missing")
         return MessageContent(_clean(part.text))
     if part.type in PICTURE_PARTS and pictures.sees:
-        return _read_picture(part, param, pictures, is_asked=is_asked)
+        return _read_media(part, param, pictures.take, is_asked=is_asked)
+    if part.type in AUDIO_PARTS and pictures.hears:
+        return _read_media(part, param, pictures.take_audio, is_asked=is_asked)
     text = _find_text(part)
     if text is not None:
         return MessageContent(without_marks(text))
@@ -99,16 +102,22 @@ def read_part(
         if is_asked:
             raise
         return MessageContent(describe_unread(part.type))
+    if is_asked and part.type in AUDIO_PARTS:
+        raise unsupported(f"{param}.type", "the model does not hear")
     if is_asked:
         raise unsupported(f"{param}.type", "only text is supported here")
     return MessageContent(describe_unread(part.type))
 
 
-def _read_picture(
-    part: ContentPart, param: str, pictures: RequestPictures, *, is_asked: bool
+def _read_media(
+    part: ContentPart,
+    param: str,
+    take: Callable[[ContentPart, str], PictureRef],
+    *,
+    is_asked: bool,
 ) -> MessageContent:
     try:
-        return MessageContent(PICTURE_MARK, (pictures.take(part, param),))
+        return MessageContent(PICTURE_MARK, (take(part, param),))
     except ApiError as error:
         if is_asked or isinstance(error, TooManyPicturesError):
             raise

@@ -385,9 +385,14 @@ class ApiServer:
 
 
 class ParseFields(Protocol):
-    """Translates a request. `sees`: whether the model takes pictures."""
+    """Translates a request.
 
-    def __call__(self, body: dict[str, Any], *, sees: bool) -> ChatFields: ...
+    `sees`, `hears`: whether the model takes pictures, and audio.
+    """
+
+    def __call__(
+        self, body: dict[str, Any], *, sees: bool, hears: bool
+    ) -> ChatFields: ...
 
 
 class _ChatApi(Struct, frozen=True):
@@ -397,7 +402,7 @@ class _ChatApi(Struct, frozen=True):
     form: type[Completion]
 
     def parse(self, model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
-        chat = self.parse_fields(body, sees=model.sees)
+        chat = self.parse_fields(body, sees=model.sees, hears=model.hears)
         options = request_options.parse_chat_options(
             chat,
             model.settings,

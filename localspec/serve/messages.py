@@ -60,17 +60,23 @@ _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceed
 # --- the request
 
 
-def parse_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
-    """Raises ApiError. `sees`: whether the model takes pictures."""
-    return _parse_chat(body, RequestPictures(sees=sees), is_counted=False)
+def parse_chat(
+    body: dict[str, Any], *, sees: bool = False, hears: bool = False
+) -> ChatFields:
+    """Raises ApiError. `sees`, `hears`: whether the model takes pictures, and audio."""
+    pictures = RequestPictures(sees=sees, hears=hears)
+    return _parse_chat(body, pictures, is_counted=False)
 
 
-def parse_counted_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
+def parse_counted_chat(
+    body: dict[str, Any], *, sees: bool = False, hears: bool = False
+) -> ChatFields:
     """As `parse_chat`, where only the tokens are counted.
 
     Pictures that cannot be read count as the text in their place.
     """
-    return _parse_chat(body, RequestPictures(sees=sees), is_counted=True)
+    pictures = RequestPictures(sees=sees, hears=hears)
+    return _parse_chat(body, pictures, is_counted=True)
 
 
 def _parse_chat(

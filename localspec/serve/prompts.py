@@ -151,12 +151,14 @@ class ChatFields(Struct, frozen=True):
         return tuple(each.field for each in self.placed)
 
 
-def parse_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
+def parse_chat(
+    body: dict[str, Any], *, sees: bool = False, hears: bool = False
+) -> ChatFields:
     """A chat completion, which needs no translation. Raises ApiError.
 
-    `sees`: whether the model takes pictures.
+    `sees`, `hears`: whether the model takes pictures, and audio.
     """
-    pictures = RequestPictures(sees=sees)
+    pictures = RequestPictures(sees=sees, hears=hears)
     request = convert_request(ChatMessages, body)
     given = request.messages or []
     n_answered = count_answered([message.role for message in given])

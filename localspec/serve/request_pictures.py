@@ -1,4 +1,4 @@
-"""Pictures in requests: their bytes are in the request; addresses are not fetched."""
+"""Pictures and audio in requests: their bytes are there; addresses are not fetched."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from localspec.errors import PictureError
+from localspec.errors import AudioError, PictureError
 from localspec.launch import sight
+from localspec.models.audio_files import MAX_AUDIO_BYTES, accept_audio
 from localspec.models.pictures import (
     MAX_BYTES,
     MAX_REQUEST_PICTURES,
@@ -28,23 +29,26 @@ from localspec.units import size_limit
 
 PICTURE_PARTS = ("image_url", "input_image", "image")
 """The types of parts that are pictures: of chat completions, responses and messages."""
+AUDIO_PARTS = ("input_audio",)
+"""The types of parts that are audio: of chat completions and of responses."""
 _DATA_URL = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
 _NAME = "the picture"
-_MAX_ENCODED = MAX_BYTES * 4 // 3 + 1024
+_AUDIO_NAME = "the audio"
 _BLANKS = re.compile(r"\s+")
 _KEPT_CONVERSIONS = 64
-_TOO_MANY = f"a request has at most {MAX_REQUEST_PICTURES} pictures"
+_TOO_MANY = f"a request has at most {MAX_REQUEST_PICTURES} pictures and audio files"
 
 
 class RequestPictures:
-    """Takes the pictures of one request.
+    """Takes the pictures and audio of one request.
 
     They become files of this process: the engine gets their paths and hashes.
     """
 
-    def __init__(self, *, sees: bool) -> None:
-        """`sees`: whether the model takes pictures."""
+    def __init__(self, *, sees: bool, hears: bool = False) -> None:
+        """`sees`, `hears`: whether the model takes pictures, and audio."""
         self.sees = sees
+        self.hears = hears
         self._n_taken = 0
 
     def take(self, part: ContentPart, param: str) -> PictureRef:
@@ -53,15 +57,44 @@ class RequestPictures:
         Raises ApiError for one that cannot be read, or that is one too many.
         """
         encoded = _find_encoded(part, param)
-        self._n_taken += 1
-        if self._n_taken > MAX_REQUEST_PICTURES:
-            raise TooManyPicturesError(param, _TOO_MANY)
+        self._count(param)
+        if len(encoded.text) > _encoded_length(MAX_BYTES):
+            raise invalid(encoded.field, f"a picture may have {size_limit(MAX_BYTES)}")
         data = _decode(encoded.text, encoded.field)
         try:
             return _CONVERSIONS.accept(data)
         except PictureError as error:
             problem = f"{error.message} {error.hint}".strip()
             raise invalid(encoded.field, problem) from None
+
+    def take_audio(self, part: ContentPart, param: str) -> PictureRef:
+        """The audio of a part: {"data": Base64, "format": "wav"}. Its bytes tell what it is.
+
+        Raises ApiError for audio that cannot be read, or that is one too many.
+        """
+        field = f"{param}.input_audio"
+        if not isinstance(part.input_audio, dict):
+            raise invalid(field, "it is missing, or no object")
+        text = part.input_audio.get("data")
+        field = f"{field}.data"
+        if not isinstance(text, str):
+            raise invalid(field, "it is missing, or no text")
+        self._count(param)
+        head = _DATA_URL.match(text)
+        if head is not None and head[0].lower().endswith(";base64,"):
+            text = text[head.end() :]
+        if len(text) > _encoded_length(MAX_AUDIO_BYTES):
+            raise invalid(field, f"audio may have {size_limit(MAX_AUDIO_BYTES)}")
+        try:
+            return sight.put_audio(accept_audio(_decode(text, field), _AUDIO_NAME))
+        except AudioError as error:
+            problem = f"{error.message} {error.hint}".strip()
+            raise invalid(field, problem) from None
+
+    def _count(self, param: str) -> None:
+        self._n_taken += 1
+        if self._n_taken > MAX_REQUEST_PICTURES:
+            raise TooManyPicturesError(param, _TOO_MANY)
 
     def take_pages(
         self, pages: Sequence[PictureData], param: str
@@ -120,9 +153,12 @@ def _find_in_source(source: Any, param: str) -> _EncodedPicture:
     return _EncodedPicture(data, f"{param}.data")
 
 
+def _encoded_length(n_bytes: int) -> int:
+    """Of Base64, with some line ends."""
+    return n_bytes * 4 // 3 + 1024
+
+
 def _decode(text: str, field: str) -> bytes:
-    if len(text) > _MAX_ENCODED:
-        raise invalid(field, f"a picture may have {size_limit(MAX_BYTES)}")
     if not text.isascii():
         raise invalid(field, "it is not Base64")
     compact = _BLANKS.sub("", text).rstrip("=")

@@ -54,6 +54,7 @@ class ContentPart(Struct, frozen=True):
     file_url: Any = None
     filename: Any = None
     image_url: Any = None
+    input_audio: Any = None
 
 
 Content = str | Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)]

@@ -86,15 +86,17 @@ _MAX_ECHOED = 64 * 1024
 # --- the request
 
 
-def parse_chat(body: dict[str, Any], *, sees: bool = False) -> ChatFields:
-    """Raises ApiError. `sees`: whether the model takes pictures."""
+def parse_chat(
+    body: dict[str, Any], *, sees: bool = False, hears: bool = False
+) -> ChatFields:
+    """Raises ApiError. `sees`, `hears`: whether the model takes pictures, and audio."""
     for name, problem in _REFUSED.items():
         if body.get(name):
             raise unsupported(name, problem)
     request = convert_request(ResponsesRequest, body)
     _check_metadata(request.metadata)
     return ChatFields(
-        placed=_parse_input(request, RequestPictures(sees=sees)),
+        placed=_parse_input(request, RequestPictures(sees=sees, hears=hears)),
         param="input",
         body=body | _rename_fields(request, body),
         names=_NAMES,

@@ -226,6 +226,11 @@ class ServedModel(Struct, frozen=True):
         return self.loaded().sees
 
     @property
+    def hears(self) -> bool:
+        """Whether chats with it may have audio."""
+        return self.loaded().hears
+
+    @property
     def tool_format(self) -> str:
         """The format of tool calls: a row of `tool_formats.py`."""
         if self.template:
@@ -357,6 +362,8 @@ class ServedModel(Struct, frozen=True):
         capabilities = ["completion"]
         if is_loaded and self.sees:
             capabilities.append("vision")
+        if is_loaded and self.hears:
+            capabilities.append("audio")
         return capabilities
 
     def props(self) -> dict[str, Any]:
@@ -382,7 +389,11 @@ class ServedModel(Struct, frozen=True):
             "default_generation_settings": {"params": params, "n_ctx": loaded.n_ctx},
             "total_slots": 1,
             "model_alias": self.name,
-            "modalities": {"vision": loaded.sees, "video": False, "audio": False},
+            "modalities": {
+                "vision": loaded.sees,
+                "video": False,
+                "audio": loaded.hears,
+            },
             "endpoint_slots": False,
             "endpoint_props": False,
             "endpoint_metrics": True,

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.chat import picture_sources
 from localspec.chat.picture_sources import (
-    find_dropped_pictures,
+    find_dropped_files,
     read_clipboard,
     split_paths,
 )
@@ -50,7 +50,7 @@ FORMS: dict[str, Callable[[Path], str]] = {
 @posix
 @pytest.mark.parametrize("form", FORMS)
 def test_a_dropped_picture_is_found_in_each_form(form: str, photo: Path) -> None:
-    assert find_dropped_pictures(FORMS[form](photo)) == [photo]
+    assert find_dropped_files(FORMS[form](photo)) == [photo]
 
 
 @posix
@@ -67,7 +67,7 @@ def test_several_pictures_are_found(separator: str, photo: Path) -> None:
 
     text = separator.join([escaped(photo), f"'{second}'"])
 
-    assert find_dropped_pictures(text) == [photo, second]
+    assert find_dropped_files(text) == [photo, second]
     if separator == " ":
         assert split_paths(text) == [photo, second]
 
@@ -77,7 +77,7 @@ def test_the_path_of_a_picture_at_home_is_found(
     photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(photo.parent))
-    assert find_dropped_pictures(f"~/{photo.name}") == [photo]
+    assert find_dropped_files(f"~/{photo.name}") == [photo]
 
 
 @posix
@@ -104,7 +104,7 @@ def test_any_other_text_is_a_message(photo: Path) -> None:
         " ".join(["/x.png"] * 5_000),
     ]
     for text in texts:
-        assert find_dropped_pictures(text) == [], text[:80]
+        assert find_dropped_files(text) == [], text[:80]
 
 
 def test_a_missing_file_is_named_as_typed(tmp_path: Path) -> None:

@@ -29,8 +29,11 @@ WARM_UP_ROWS = {
     "gemma3": 256,
     "gemma4": 256,
     "gemma4-12b": 256,
+    "gemma4-12b-audio": 256,
+    "gemma4-e4b-audio": 256,
     "muse-glimmer": 32 * 32,
     "pixtral": 256,
+    "qwen2-audio": 0,
     "qwen35": 46 * 46,
     "smolvlm": 64,
 }

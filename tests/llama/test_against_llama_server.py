@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -93,7 +94,7 @@ def _complete(port: int, *parts: Part) -> tuple[list[int], int]:
     """The greedy tokens, and the length of the prompt."""
     text = "".join(part if isinstance(part, str) else MARKER for part in parts)
     pictures = [part for part in parts if not isinstance(part, str)]
-    data = [base64.b64encode(png(each)).decode() for each in pictures]
+    data = [base64.b64encode(png(each.astype(np.uint8))).decode() for each in pictures]
     reply = _post(
         port,
         "/completion",

@@ -201,7 +201,7 @@ class RandomChats:
         known = self.model.projector._known
         for key, picture in list(known.items()):
             if key not in self.fresh.projector._known:
-                self.fresh.projector.items(picture.load_pixels())
+                self.fresh.projector.items(picture.load())
 
 
 @pytest.mark.parametrize("kind", KINDS)

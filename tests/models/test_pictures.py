@@ -121,7 +121,7 @@ OTHERS = {
     "a JPEG XL picture": b"\xff\x0a" + bytes(50),
     "a PDF": b"%PDF-1.7\n" + bytes(50),
     "a video": b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(50),
-    "a sound": b"RIFF\x24\0\0\0WAVEfmt " + bytes(60),
+    "audio": b"RIFF\x24\0\0\0WAVEfmt " + bytes(60),
     "an archive": b"PK\x03\x04" + bytes(50),
     "a model file": b"GGUF" + bytes(50),
     "a text": b"hello " * 50,

@@ -46,6 +46,10 @@ class Tower:
     keys: dict[str, Value] = field(default_factory=dict)
     """More keys, below `clip.vision.`."""
     hears: bool = False
+    sees: bool = True
+    audio_kind: str = ""
+    audio_keys: dict[str, Value] = field(default_factory=dict)
+    """Below `clip.audio.`."""
 
     def write(self, path: Path, type_: str = "F16") -> Path:
         """The file: a header and a hole. `type_`: of its matrices."""
@@ -75,22 +79,33 @@ class Tower:
         keys: dict[str, Value] = {
             "general.architecture": "clip",
             "general.type": "mmproj",
-            "clip.has_vision_encoder": True,
+            "clip.has_vision_encoder": self.sees,
             "clip.has_audio_encoder": self.hears,
-            "clip.projector_type": self.kind,
             "clip.use_gelu": True,
         }
-        for key, value in (vision | self.keys).items():
-            keys[f"clip.vision.{key}"] = value
+        if self.audio_kind:
+            keys["clip.vision.projector_type"] = self.kind
+            keys["clip.audio.projector_type"] = self.audio_kind
+        else:
+            keys["clip.projector_type"] = self.kind
+        if self.sees:
+            for key, value in (vision | self.keys).items():
+                keys[f"clip.vision.{key}"] = value
+        for key, value in self.audio_keys.items():
+            keys[f"clip.audio.{key}"] = value
         return keys
 
     def _place_tensors(self, type_: str) -> Iterator[TensorInfo]:
         offset = 0
         for name, shape in self._shapes():
             is_matrix = len(shape) > 1 and "position" not in name
+            if name.endswith(".bias") or "conv_dw" in name:
+                is_matrix = False  # Of a convolution over time.
             type_name = type_ if is_matrix else "F32"
             if len(shape) == 4 and "Q" in type_:
                 type_name = "F16"  # Convolutions are not quantised.
+            if len(shape) == 4 and name.startswith("a."):
+                type_name = "F32"
             row = GGML_TYPES[_TYPE_IDS[type_name]].row_bytes(shape[0])
             n_bytes = row * math.prod(shape[1:])
             yield TensorInfo(
@@ -100,6 +115,9 @@ class Tower:
 
     def _shapes(self) -> Iterator[tuple[str, Shape]]:
         n = self.n_embd
+        if not self.sees:
+            yield from self.rest.items()
+            return
         if self.n_layer:
             yield "v.patch_embd.weight", (self.patch, self.patch, 3, n)
         matrices: list[tuple[str, Shape]] = []
@@ -295,14 +313,117 @@ def muse_glimmer() -> Tower:
     )
 
 
+def _audio_keys(
+    n_text: int, n_embd: int, *, n_layer: int, n_ff: int, n_head: int
+) -> dict[str, Value]:
+    return {
+        "embedding_length": n_embd,
+        "feed_forward_length": n_ff,
+        "block_count": n_layer,
+        "projection_dim": n_text,
+        "attention.head_count": n_head,
+        "attention.layer_norm_epsilon": 1e-5,
+        "num_mel_bins": 128,
+    }
+
+
+def _whisper_large() -> dict[str, Shape]:
+    n = 1280
+    n_ff = 5120
+    shapes: dict[str, Shape] = {
+        "a.conv1d.1.weight": (3, 128, n),
+        "a.conv1d.1.bias": (1, n),
+        "a.conv1d.2.weight": (3, n, n),
+        "a.conv1d.2.bias": (1, n),
+        "a.position_embd.weight": (n, 1500),
+        "a.post_ln.weight": (n,),
+        "a.post_ln.bias": (n,),
+    }
+    for i in range(32):
+        block = f"a.blk.{i}"
+        for part in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            shapes[f"{block}.{part}.weight"] = (n, n)
+            if part != "attn_k":
+                shapes[f"{block}.{part}.bias"] = (n,)
+        shapes[f"{block}.ffn_up.weight"] = (n, n_ff)
+        shapes[f"{block}.ffn_up.bias"] = (n_ff,)
+        shapes[f"{block}.ffn_down.weight"] = (n_ff, n)
+        shapes[f"{block}.ffn_down.bias"] = (n,)
+        for norm in ("ln1", "ln2"):
+            shapes[f"{block}.{norm}.weight"] = (n,)
+            shapes[f"{block}.{norm}.bias"] = (n,)
+    return shapes
+
+
+def qwen2_audio() -> Tower:
+    """As of Qwen2-Audio 7B: the encoder of Whisper large."""
+    tower = Tower("qwen2a", 4096, sees=False, hears=True, rest=_whisper_large())
+    tower.audio_keys = _audio_keys(4096, 1280, n_layer=32, n_ff=5120, n_head=20)
+    tower.rest |= {"mm.a.fc.weight": (1280, 4096), "mm.a.fc.bias": (4096,)}
+    return tower
+
+
+def gemma4_conformer() -> Tower:
+    """Of Gemma 4 E4B: a conformer of 12 layers, beside its tower for pictures."""
+    tower = gemma4()
+    tower.hears = True
+    tower.audio_kind = "gemma4a"
+    n = 1024
+    n_ff = 4096
+    tower.audio_keys = _audio_keys(tower.n_text, n, n_layer=12, n_ff=n_ff, n_head=8)
+    tower.rest |= {
+        "a.conv1d.0.weight": (3, 3, 1, 128),
+        "a.conv1d.0.norm.weight": (128,),
+        "a.conv1d.1.weight": (3, 3, 128, 32),
+        "a.conv1d.1.norm.weight": (32,),
+        "a.input_projection.weight": (32 * 32, n),
+        "a.pre_encode.out.weight": (n, 1536),
+        "a.pre_encode.out.bias": (1536,),
+        "mm.a.input_projection.weight": (1536, tower.n_text),
+    }
+    matrices: dict[str, Shape] = {
+        "conv_pw1": (n, 2 * n),
+        "conv_dw": (5, n),
+        "conv_pw2": (n, n),
+        "per_dim_scale": (n // 8,),
+    }
+    for part in ("attn_q", "attn_k", "attn_v", "attn_out", "attn_k_rel"):
+        matrices[part] = (n, n)
+    for suffix in ("", "_1"):
+        matrices[f"ffn_up{suffix}"] = (n, n_ff)
+        matrices[f"ffn_down{suffix}"] = (n_ff, n)
+        matrices[f"ffn_norm{suffix}"] = (n,)
+        matrices[f"ffn_post_norm{suffix}"] = (n,)
+    norms = ("attn_pre_norm", "attn_post_norm", "conv_norm", "norm_conv", "ln2")
+    for i in range(12):
+        for name, shape in matrices.items():
+            tower.rest[f"a.blk.{i}.{name}.weight"] = shape
+        for name in norms:
+            tower.rest[f"a.blk.{i}.{name}.weight"] = (n,)
+    return tower
+
+
+def gemma4_waveform() -> Tower:
+    """As of Gemma 4 12B: 640 samples become a row, without layers."""
+    tower = gemma4_unified()
+    tower.hears = True
+    tower.audio_kind = "gemma4ua"
+    tower.audio_keys = _audio_keys(3840, 640, n_layer=0, n_ff=0, n_head=0)
+    tower.rest["mm.a.input_projection.weight"] = (640, 3840)
+    return tower
+
+
 TOWERS = {
     "gemma3": gemma3,
     "qwen35": qwen35,
     "smolvlm": smolvlm,
     "gemma4": gemma4,
     "gemma4-12b": gemma4_unified,
+    "gemma4-12b-audio": gemma4_waveform,
+    "gemma4-e4b-audio": gemma4_conformer,
     "muse-glimmer": muse_glimmer,
     "pixtral": pixtral,
+    "qwen2-audio": qwen2_audio,
 }
 """Towers of true size, by name."""
 

@@ -11,21 +11,24 @@ from msgspec.structs import replace
 
 from localspec.llama.batch import LlamaBatch
 from localspec.llama.context import LlamaContext
-from localspec.llama.images import Pixels, Projector, join_items
+from localspec.llama.images import Pixels, Projector, Samples, join_items
 from localspec.llama.library import C, get_logits_address
 from localspec.machine.llama_params import ModelRole
+from localspec.models.gguf import reader
+from localspec.models.projector_kinds import projector_kind
 from localspec.protocol.wire import ContextSettings
 from localspec.spec.picture_ids import split_at_pictures, without_pictures
 from localspec.spec.protocols import Logits
 from tests.support.sessions import SETTINGS
-from tests.support.vision_models import VisionModels, noise, tower
+from tests.support.vision_models import VisionModels, noise
 
 PICTURE_SETTINGS: ContextSettings = replace(SETTINGS, n_ctx=1024, n_ubatch=512)
 SMALL = noise(40, 40, seed=1)
 WIDE = noise(150, 60, seed=2)
 TALL = noise(50, 110, seed=3)
 PICTURES = (SMALL, WIDE, TALL)
-Part = str | Pixels
+Part = str | Pixels | Samples
+"""A text, a picture, or audio at the projector's rate."""
 
 
 class SeeingModel(Struct, frozen=True):
@@ -134,7 +137,10 @@ class SeeingModel(Struct, frozen=True):
         return ids, n_past.value, row
 
 
-def _make_bitmap(mtmd: Any, pixels: Pixels) -> Any:
+def _make_bitmap(mtmd: Any, pixels: Pixels | Samples) -> Any:
+    if pixels.ndim == 1:
+        samples = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        return mtmd.mtmd_bitmap_init_from_audio(len(pixels), samples)
     height, width, _ = pixels.shape
     data = pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
     return mtmd.mtmd_bitmap_init(width, height, data)
@@ -162,7 +168,8 @@ def seeing_model(
     files = models[kind]
     role = ModelRole(settings, outputs, snapshots, load_mtp=load_mtp)
     with closing(LlamaContext(files.model, role)) as context:
-        made = Projector(files.projector, context, kind=tower(kind).kind, **projector)
+        projector.setdefault("kind", projector_kind(reader.read(files.projector)))
+        made = Projector(files.projector, context, **projector)
         with closing(made):
             yield SeeingModel(context, made)
 

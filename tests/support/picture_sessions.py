@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from localspec.engine.session import Session
 from localspec.llama.images import Projector
+from localspec.models.gguf import reader
+from localspec.models.projector_kinds import projector_kind
 from localspec.protocol.wire import LoadCommand, SamplingParams
 from localspec.spec.constraints.grammars import Grammars
 from localspec.spec.constraints.output_constraint import OutputConstraint
@@ -18,7 +20,7 @@ from localspec.spec.speculative_loop import RoundResult, speculative_decode
 from localspec.spec.verifiers import make_verifier
 from tests.support.picture_prompts import PICTURE_SETTINGS, Part, SeeingModel
 from tests.support.sessions import GREEDY
-from tests.support.vision_models import VisionModels, tower
+from tests.support.vision_models import VisionModels
 
 
 class PictureAnswer(Struct, frozen=True):
@@ -90,6 +92,7 @@ def seeing_session(
     session = Session(replace(command, **load))
     with closing(session):
         target = session._target
-        projector = Projector(files.projector, target, kind=tower(kind).kind)
+        made_for = projector_kind(reader.read(files.projector))
+        projector = Projector(files.projector, target, kind=made_for)
         with closing(projector):
             yield SeeingSession(session, SeeingModel(target, projector))

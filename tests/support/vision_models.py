@@ -13,6 +13,8 @@ picture, how many rows it makes, and where they stand.
 | `gemma4` | gemma4v | sliding window; rows attend to each other in windowed layers |
 """
 
+from __future__ import annotations
+
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -75,18 +77,25 @@ class VisionModels:
             self.folder / f"{kind}.gguf", self.folder / f"mmproj-{kind}.gguf"
         )
         if not files.model.exists():
-            model = text_model(kind)
-            if kind == "qwen35":
-                model = head_targets.with_layer(model, 3)
+            model = self.make_text_model(kind)
             replace(model, kind=self._weights).write(files.model)
-            tower(kind).write(files.projector)
+            self.make_tower(kind).write(files.projector)
         return files
+
+    def make_text_model(self, kind: str) -> Model:
+        model = text_model(kind)
+        if kind == "qwen35":
+            model = head_targets.with_layer(model, 3)
+        return model
+
+    def make_tower(self, kind: str) -> Tower:
+        return tower(kind)
 
     def draft(self, kind: str) -> Path:
         """A draft model that mostly agrees with the text model."""
         path = self.folder / f"draft-{kind}.gguf"
         if not path.exists():
-            tinygguf.nudged(text_model(kind), seed=4, by=0.02).write(path)
+            tinygguf.nudged(self.make_text_model(kind), seed=4, by=0.02).write(path)
         return path
 
     def head(self, name: str) -> Path:
@@ -102,22 +111,22 @@ class VisionModels:
             if name == "eagle3":
                 model = head_models.eagle3()
             words = _WORDS["smolvlm"]
-        return _with_words(model, words).write(path)
+        return with_words(model, words).write(path)
 
 
 def text_model(kind: str) -> Model:
     makers: dict[str, Callable[[], Model]] = {
         "smolvlm": head_models.deep,
         "gemma3": lambda: tinygguf.sliding(2, window=48),
-        "qwen2vl": lambda: _qwen("qwen2vl"),
-        "qwen3vl": lambda: _qwen("qwen3vl", n_deepstack=1),
+        "qwen2vl": lambda: qwen("qwen2vl"),
+        "qwen3vl": lambda: qwen("qwen3vl", n_deepstack=1),
         "qwen35": lambda: head_targets.target("qwen35"),
         "gemma4": lambda: head_targets.gemma4("dense"),
     }
-    return _with_words(head_models.quantised(makers[kind]()), _WORDS[kind])
+    return with_words(head_models.quantised(makers[kind]()), _WORDS[kind])
 
 
-def _with_words(model: Model, words: Sequence[str]) -> Model:
+def with_words(model: Model, words: Sequence[str]) -> Model:
     """The model with more control tokens, of which it generates none."""
     model.controls = (*words, TURN)
     model.template = TEMPLATE
@@ -136,7 +145,7 @@ def _with_words(model: Model, words: Sequence[str]) -> Model:
     return model
 
 
-def _qwen(architecture: str, *, n_deepstack: int = 0) -> Model:
+def qwen(architecture: str, *, n_deepstack: int = 0) -> Model:
     """qwen2vl or qwen3vl: a head of 16 numbers turns by 2 + 3 + 3 angles."""
     shape = Shape(n_layer=3)
     model = Model(architecture, keys=tinygguf.transformer_keys(shape))
@@ -159,13 +168,20 @@ def _qwen(architecture: str, *, n_deepstack: int = 0) -> Model:
 
 
 class Tower:
-    """A vision tower of two layers, and what follows it; `write` makes the file."""
+    """A vision tower of two layers, and what follows it; `write` makes the file.
+
+    `audio_keys` and `audio_kind` are of a tower for audio, beside it or alone.
+    """
 
     def __init__(self, kind: str, *, n_out: int, image: int, patch: int) -> None:
         self.kind = kind
+        self.sees = True
+        self.audio_kind = ""
+        """llama.cpp's name of the tower for audio, if it is another than `kind`."""
+        self.audio_keys: dict[str, int] = {}
         self.width = 32
         self.patch = patch
-        self.tensors: dict[str, NDArray[np.float32]] = {}
+        self.tensors: dict[str, NDArray[np.floating]] = {}
         self.keys = {
             "image_size": image,
             "patch_size": patch,
@@ -217,14 +233,24 @@ class Tower:
     def write(self, path: Path) -> Path:
         writer = GGUFWriter(path, "clip")
         writer.add_type("mmproj")
-        writer.add_bool("clip.has_vision_encoder", True)
-        writer.add_string("clip.projector_type", self.kind)
+        writer.add_bool("clip.has_vision_encoder", self.sees)
+        writer.add_bool("clip.has_audio_encoder", bool(self.audio_keys))
+        if self.audio_kind:
+            writer.add_string("clip.vision.projector_type", self.kind)
+            writer.add_string("clip.audio.projector_type", self.audio_kind)
+        else:
+            writer.add_string("clip.projector_type", self.kind)
         writer.add_bool("clip.use_gelu", True)
-        for key, value in self.keys.items():
-            writer.add_uint32(f"clip.vision.{key}", value)
-        writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
-        writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
-        writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+        if self.sees:
+            for key, value in self.keys.items():
+                writer.add_uint32(f"clip.vision.{key}", value)
+            writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+            writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+            writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+        if self.audio_keys:
+            for key, value in self.audio_keys.items():
+                writer.add_uint32(f"clip.audio.{key}", value)
+            writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)
         for name, values in self.tensors.items():
             writer.add_tensor(name, values)
         writer.write_header_to_file()

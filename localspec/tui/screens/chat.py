@@ -37,6 +37,7 @@ from localspec.config import toml_file
 from localspec.documents.reading import FileRequest
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
+from localspec.models.audio_files import is_audio_name
 from localspec.models.pictures import is_picture_name
 from localspec.protocol.events import Event, Notice
 from localspec.report.speculation import view_speculation
@@ -263,8 +264,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
     @on(MessageComposer.FileChosen)
     def _attach_chosen(self, message: MessageComposer.FileChosen) -> None:
         loaded = self.session.loaded
-        if loaded is not None and loaded.sees and is_picture_name(message.path):
-            load = partial(self.session.pictures.load, [Path(message.path)])
+        is_seen = loaded is not None and loaded.sees and is_picture_name(message.path)
+        is_heard = loaded is not None and loaded.hears and is_audio_name(message.path)
+        if is_seen or is_heard:
+            load = partial(self.session.pictures.load_any, [Path(message.path)])
             self.composer.attach_pictures(load)
         else:
             self.documents.read(FileRequest(path=message.path))

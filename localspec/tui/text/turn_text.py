@@ -29,6 +29,7 @@ from localspec.protocol.events import (
     TokenScore,
 )
 from localspec.report.answer_stats import END_REASONS
+from localspec.report.picture_text import name_reading
 from localspec.report.speculation import view_speculation
 from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
@@ -54,7 +55,7 @@ from localspec.tui.text.token_classes import (
 )
 from localspec.tui.text.wrapping import one_line, shorten
 from localspec.tui.themes import MarkdownStyle
-from localspec.units import count, short_count
+from localspec.units import count, duration, short_count
 
 _LONG_QUESTION = 50_000
 """A question longer than this is drawn in part."""
@@ -96,8 +97,8 @@ def format_attachment(file: Attachment) -> str:
 
 
 def format_picture(picture: PictureAttachment, cost: PictureCost | None = None) -> str:
-    """`cost`: of a picture that is not sent yet."""
-    parts = [one_line(picture.name), f"{picture.width}×{picture.height}"]
+    """Also of audio. `cost`: of one that is not sent yet."""
+    parts = [one_line(picture.name), describe_extent(picture)]
     n_rows = picture.n_rows if cost is None else cost.n_rows
     if n_rows is not None:
         n_tokens = f"{n_rows:,} tokens"
@@ -109,10 +110,15 @@ def format_picture(picture: PictureAttachment, cost: PictureCost | None = None) 
     return f"+ {', '.join(parts)}"
 
 
+def describe_extent(picture: PictureAttachment) -> str:
+    """The size of a picture, or how long audio is."""
+    if picture.seconds is not None:
+        return duration(max(1, picture.seconds))
+    return f"{picture.width}×{picture.height}"
+
+
 def describe_picture_reading(reading: PictureReading) -> str:
-    which = "the picture"
-    if reading.of > 1:
-        which = f"picture {reading.n} of {reading.of}"
+    which = name_reading(reading)
     seconds = reading.seconds_expected
     if seconds is None:
         return f"reading {which} …"

@@ -23,6 +23,7 @@ from localspec.chat.session import ChatSession
 from localspec.config import toml_file
 from localspec.config.key_table import keys_for
 from localspec.errors import LocalspecError
+from localspec.models.audio_files import is_audio_name
 from localspec.sanitize import sanitize
 from localspec.temporary_files import TemporaryFolder
 from localspec.tui.file_finder import FileFinder
@@ -395,9 +396,9 @@ class MessageComposer(TextArea):
     def _paste(self, text: str) -> None:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if not self.text.startswith("/"):  # A command takes the path as it is.
-            dropped = picture_sources.find_dropped_pictures(text)
-            if dropped and self._may_attach_pictures():
-                self.attach_pictures(partial(self._session.pictures.load, dropped))
+            dropped = picture_sources.find_dropped_files(text)
+            if dropped and self._may_attach(dropped):
+                self.attach_pictures(partial(self._session.pictures.load_any, dropped))
                 return
         if not fits_in_field(self.text + text):
             self._attach_text(text, "pasted")
@@ -408,10 +409,17 @@ class MessageComposer(TextArea):
     # --- pictures, and texts that are too long
     # ----------------------------------------------------------------------------
 
-    def _may_attach_pictures(self) -> bool:
-        """To a model that does not see, the path of a picture is a text as any other."""
+    def _may_attach(self, paths: Sequence[Path]) -> bool:
+        """To a model that does not see, the path of a picture is a text as any other.
+
+        So is that of audio to one that does not hear.
+        """
         try:
-            self._session.require_sight()
+            for path in paths:
+                if is_audio_name(path.name):
+                    self._session.require_hearing()
+                else:
+                    self._session.require_sight()
         except LocalspecError as error:
             self.notify(problem_text(error), markup=False)
             return False
@@ -507,8 +515,10 @@ class AttachedFiles(Static):
             parts.append("/read - removes them")
         for picture in pictures:
             parts.append(format_picture(picture, costs.get(picture.sha256)))
-        if pictures:
+        if any(not each.is_audio for each in pictures):
             parts.append("/image - removes them")
+        if any(each.is_audio for each in pictures):
+            parts.append("/audio - removes it")
         self.display = bool(parts)
         if parts:
             self.update(Content("   ".join(parts)))
