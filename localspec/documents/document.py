@@ -86,7 +86,10 @@ def format_numbers(numbers: Sequence[int]) -> str:
             runs.append([number])
     pieces = []
     for run in runs:
-        pieces.append(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}")
+        piece = f"{run[0]}"
+        if len(run) > 1:
+            piece = f"{run[0]}-{run[-1]}"
+        pieces.append(piece)
     return ", ".join(pieces)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.documents.archive import Archive
 from localspec.documents.document import Document
-from localspec.documents.text_blocks import OpenTables, TextBlocks
+from localspec.documents.text_blocks import OpenTables, TextBlocks, format_number
 from localspec.documents.xml_events import XmlHandler, parse
 
 _DOCUMENT = "word/document.xml"
@@ -20,6 +22,9 @@ _SKIPPED = frozenset(("Fallback", "instrText", "delText", "del", "moveFrom"))
 """`Fallback` repeats what is before it, for older programs."""
 _PLACEHOLDER = re.compile(r"%(\d)")
 _MAX_LEVELS = 9  # Of a list, as Word has them.
+_MAX_BASES = 20  # Styles that are based on each other.
+_CODE_NAMES = frozenset(("source code", "html preformatted", "preformatted text"))
+"""Names of the styles in which Word, LibreOffice and pandoc write code."""
 
 
 def read(name: str, archive: Archive) -> Document:
@@ -30,7 +35,7 @@ def read(name: str, archive: Archive) -> Document:
     numbering = _NumberingHandler()
     if _NUMBERING in archive:
         parse(archive.chunks(_NUMBERING), numbering)
-    body = _BodyHandler(styles.levels, numbering)
+    body = _BodyHandler(styles.resolve(), numbering)
     parse(archive.chunks(_DOCUMENT), body)
     for notes in _NOTES:
         if notes in archive:
@@ -38,51 +43,108 @@ def read(name: str, archive: Archive) -> Document:
     return body.blocks.finish(name)
 
 
+class _WordStyle(Struct, frozen=True):
+    """What a style of paragraphs says of their text; None: what the one below it says."""
+
+    based_on: str = ""
+    level: int | None = None  # Of a heading, from 1.
+    list_id: str | None = None  # Empty: its paragraphs are in no list.
+    depth: int | None = None  # In that list.
+    is_code: bool | None = None
+
+
 class _StylesHandler(XmlHandler):
-    """Finds which styles are headings; their ids are in the language of the program."""
+    """Reads the styles; their ids are in the language of the program."""
 
     def __init__(self) -> None:
-        self.levels: dict[str, int] = {}
-        """Id of a style -> level of its heading, from 1."""
+        self._styles: dict[str, _WordStyle] = {}
         self._id = ""
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         value = attributes.get("val", "")
         if tag == "style":
             self._id = attributes.get("styleId", "")
-        elif tag == "name" and self._id:
-            match = _HEADING_NAME.fullmatch(value)
-            if match is not None:
-                self.levels[self._id] = int(match[1])
-            elif value.lower() == "title":
-                self.levels[self._id] = 1
-        elif tag == "outlineLvl" and self._id and value.isdecimal():
+            self._styles[self._id] = _WordStyle()
+        elif not self._id:
+            return
+        elif tag == "name":
+            self._read_name(value)
+        elif tag == "basedOn":
+            self._change(based_on=value)
+        elif tag == "numId":
+            self._change(list_id="" if value == "0" else value)
+        elif not value.isdecimal():
+            return
+        elif tag == "ilvl":
+            self._change(depth=min(int(value[:2]), _MAX_LEVELS - 1))
+        elif tag == "outlineLvl":
             level = int(value[:2])
-            if level < _MAX_LEVELS:
-                self.levels.setdefault(self._id, level + 1)
+            if level < _MAX_LEVELS and self._styles[self._id].level is None:
+                self._change(level=level + 1)
 
     def end(self, tag: str) -> None:
         if tag == "style":
             self._id = ""
 
+    def _read_name(self, name: str) -> None:
+        match = _HEADING_NAME.fullmatch(name)
+        if match is not None:
+            self._change(level=int(match[1]))
+        elif name.lower() == "title":
+            self._change(level=1)
+        elif name.lower() in _CODE_NAMES:
+            self._change(is_code=True)
+
+    def _change(self, **fields: Any) -> None:
+        self._styles[self._id] = replace(self._styles[self._id], **fields)
+
+    def resolve(self) -> dict[str, _WordStyle]:
+        """Each style with what it has from those that it is based on."""
+        return {id_: self._resolve(style) for id_, style in self._styles.items()}
+
+    def _resolve(self, style: _WordStyle) -> _WordStyle:
+        resolved = style
+        for _ in range(_MAX_BASES):  # They may be based on each other.
+            base = self._styles.get(style.based_on)
+            if base is None:
+                break
+            resolved = _fill_gaps(resolved, base)
+            style = base
+        return resolved
+
+
+def _fill_gaps(style: _WordStyle, base: _WordStyle) -> _WordStyle:
+    missing: dict[str, Any] = {}
+    for name in ("level", "list_id", "depth", "is_code"):
+        if getattr(style, name) is None:
+            missing[name] = getattr(base, name)
+    return replace(style, **missing)
+
 
 class _ListLevel(Struct):
     form: str = "bullet"
     text: str = ""  # Such as `%1.%2.`
+    first: int = 1
 
 
 class _NumberingHandler(XmlHandler):
-    """Reads what is before the items of lists: a dash, or a number in some form."""
+    """Reads what is before the items of lists: a dash, or a number in some form.
+
+    Lists of one definition share their numbers, unless one of them begins anew.
+    """
 
     def __init__(self) -> None:
         self._levels: dict[str, list[_ListLevel]] = {}
         """Id of a definition -> its levels."""
         self._definitions: dict[str, str] = {}
         """Id of a list -> that of its definition."""
-        self._counters: dict[str, list[int]] = {}
+        self._new_starts: dict[tuple[str, int], int] = {}
+        """Id of a list and a level -> its first number there, until it was used."""
+        self._counters: dict[str, dict[int, int]] = {}
         """Definition -> the last number at each level."""
         self._id = ""
         self._list = ""
+        self._level = 0  # Of which a list says how it begins.
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         value = attributes.get("val", "")
@@ -94,6 +156,10 @@ class _NumberingHandler(XmlHandler):
             self._list = attributes.get("numId", "")
         elif tag == "abstractNumId" and self._list:
             self._definitions[self._list] = value
+        elif tag == "lvlOverride":
+            self._level = _to_number(attributes.get("ilvl", ""))
+        elif tag == "startOverride" and self._list:
+            self._new_starts[self._list, self._level] = _to_number(value)
         elif self._id and tag == "lvl":
             self._levels[self._id].append(_ListLevel())
         elif self._id and self._levels[self._id]:
@@ -102,6 +168,8 @@ class _NumberingHandler(XmlHandler):
                 level.form = value
             elif tag == "lvlText":
                 level.text = value
+            elif tag == "start":
+                level.first = _to_number(value)
 
     def next_marker(self, list_id: str, depth: int) -> str:
         """What is before the next item of a list: `-`, or its number.
@@ -113,30 +181,31 @@ class _NumberingHandler(XmlHandler):
         levels = self._levels.get(definition, [])
         if depth >= len(levels) or levels[depth].form == "bullet":
             return "-"
-        counters = self._counters.setdefault(definition, [0] * _MAX_LEVELS)
-        counters[depth] += 1
-        counters[depth + 1 :] = [0] * (_MAX_LEVELS - depth - 1)
+        counters = self._counters.setdefault(definition, {})
+        new_start = self._new_starts.pop((list_id, depth), None)
+        if new_start is not None:
+            counters[depth] = new_start
+        elif depth in counters:
+            counters[depth] += 1
+        else:
+            counters[depth] = levels[depth].first
+        for deeper in range(depth + 1, _MAX_LEVELS):
+            counters.pop(deeper, None)
 
         def write_number(match: re.Match[str]) -> str:
             level = int(match[1]) - 1
             if not 0 <= level < len(levels):
                 return ""
-            return _format_number(max(1, counters[level]), levels[level].form)
+            number = counters.get(level, levels[level].first)
+            return format_number(number, levels[level].form)
 
         marker = _PLACEHOLDER.sub(write_number, levels[depth].text).strip()
         return marker or f"{counters[depth]}."
 
 
-def _format_number(number: int, form: str) -> str:
-    if form in ("lowerLetter", "upperLetter") and number <= 26:
-        letter = chr(ord("a") + number - 1)
-        return letter if form == "lowerLetter" else letter.upper()
-    if form in ("lowerRoman", "upperRoman") and number < 40:
-        tens, ones = divmod(number, 10)
-        names = ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")
-        roman = "x" * tens + names[ones]
-        return roman if form == "lowerRoman" else roman.upper()
-    return str(number)
+def _to_number(text: str) -> int:
+    """0 for what is no number."""
+    return int(text[:6]) if text.isdecimal() else 0
 
 
 class _WordParagraph(Struct):
@@ -145,14 +214,16 @@ class _WordParagraph(Struct):
     pieces: list[str]
     style: str = ""
     outline_level: int | None = None
-    list_id: str = ""
-    depth: int = 0  # In its list.
+    list_id: str | None = None  # Empty: it is in no list, whatever its style says.
+    depth: int | None = None  # In its list.
 
 
 class _BodyHandler(XmlHandler):
-    def __init__(self, levels: dict[str, int], numbering: _NumberingHandler) -> None:
+    def __init__(
+        self, styles: dict[str, _WordStyle], numbering: _NumberingHandler
+    ) -> None:
         self.blocks = TextBlocks()
-        self._levels = levels
+        self._styles = styles
         self._numbering = numbering
         self._n_skipped = 0  # Open elements whose text is not shown.
         self._n_properties = 0
@@ -223,7 +294,9 @@ class _BodyHandler(XmlHandler):
         if tag == "pStyle":
             paragraph.style = value
         elif tag == "numId":
-            paragraph.list_id = value if value != "0" else ""  # 0 is no list.
+            paragraph.list_id = value
+            if value == "0":
+                paragraph.list_id = ""
         elif value.isdecimal() and tag == "ilvl":
             paragraph.depth = min(int(value[:2]), _MAX_LEVELS - 1)
         elif value.isdecimal() and tag == "outlineLvl":
@@ -231,13 +304,20 @@ class _BodyHandler(XmlHandler):
 
     def _end_paragraph(self, paragraph: _WordParagraph) -> None:
         text = "".join(paragraph.pieces)
-        level = self._levels.get(paragraph.style)
+        style = self._styles.get(paragraph.style, _WordStyle())
+        level = style.level
         outline = paragraph.outline_level
         if outline is not None and outline < _MAX_LEVELS:
             level = outline + 1
+        list_id = paragraph.list_id
+        if list_id is None:
+            list_id = style.list_id
+        depth = paragraph.depth
+        if depth is None:
+            depth = style.depth or 0
         marker = ""
-        if paragraph.list_id and text.strip():
-            marker = self._numbering.next_marker(paragraph.list_id, paragraph.depth)
+        if list_id and text.strip():
+            marker = self._numbering.next_marker(list_id, depth)
         if self._tables.is_open:
             self._tables.add_text(text)
         elif self._paragraphs:
@@ -245,9 +325,12 @@ class _BodyHandler(XmlHandler):
         elif self._note:
             self.blocks.add_paragraph(f"[^{self._note}]: {text.strip()}")
         elif level is not None:
-            number = "" if marker in ("", "-") else f"{marker} "
-            self.blocks.add_heading(level, number + text)
+            if marker not in ("", "-"):
+                text = f"{marker} {text}"
+            self.blocks.add_heading(level, text)
         elif marker:
-            self.blocks.add_item(paragraph.depth, text, marker)
+            self.blocks.add_item(depth, text, marker)
+        elif style.is_code:
+            self.blocks.add_code_line(text)
         else:
             self.blocks.add_paragraph(text)

@@ -30,7 +30,7 @@ class _ContainerHandler(XmlHandler):
 
 
 class _PackageHandler(XmlHandler):
-    """Reads the files of the book, and their order."""
+    """Reads the files of the book, and their order; the table of contents is no chapter."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str] = {}
@@ -38,7 +38,9 @@ class _PackageHandler(XmlHandler):
         self.order: list[str] = []
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        if tag == "item" and attributes.get("media-type") in _PAGE_TYPES:
+        is_contents = "nav" in attributes.get("properties", "").split()
+        is_page = attributes.get("media-type") in _PAGE_TYPES
+        if tag == "item" and is_page and not is_contents:
             self.pages[attributes.get("id", "")] = attributes.get("href", "")
         elif tag == "itemref":
             self.order.append(attributes.get("idref", ""))

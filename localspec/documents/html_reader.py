@@ -91,6 +91,8 @@ class _PageParser(HTMLParser):
         self._n_skipped = 0  # Open elements whose text is not shown.
         self._n_pre = 0
         self._is_item_start = False
+        self._formula_start: int | None = None
+        """So many pieces are before the formula that is open."""
 
     # --- what HTMLParser calls
 
@@ -103,7 +105,9 @@ class _PageParser(HTMLParser):
             self._n_skipped += 1
             return
         if tag not in _BLOCKS:
-            return  # Of what is within a line only the text counts.
+            # Of what else is within a line only the text counts.
+            self._handle_formula(tag, dict(attrs))
+            return
         ended = _ENDED_BY.get(tag, _PARAGRAPH)
         while self._open and self._open[-1] in ended:
             self._end_element(self._open[-1])
@@ -113,8 +117,10 @@ class _PageParser(HTMLParser):
         self._open.append(tag)
         if tag == "pre":
             self._n_pre += 1
-        elif tag in ("ul", "ol"):
-            self._lists.append(0 if tag == "ol" else None)
+        elif tag == "ol":
+            self._lists.append(0)
+        elif tag == "ul":
+            self._lists.append(None)
         elif tag == "li":
             self._is_item_start = True
             if self._lists and self._lists[-1] is not None:
@@ -144,8 +150,11 @@ class _PageParser(HTMLParser):
                 break
 
     def handle_data(self, data: str) -> None:
-        if not self._n_skipped:
-            self._pieces.append(data if self._n_pre else data.replace("\n", " "))
+        if self._n_skipped:
+            return
+        if not self._n_pre:
+            data = data.replace("\n", " ")
+        self._pieces.append(data)
 
     # --- elements
 
@@ -158,6 +167,15 @@ class _PageParser(HTMLParser):
             self._end_block()
         elif tag == "img" and attributes.get("alt"):
             self._pieces.append(f"[{squeeze(attributes['alt'] or '')}]")
+
+    def _handle_formula(self, tag: str, attributes: dict[str, str | None]) -> None:
+        """A formula may be there twice: in signs, and as TeX, which says more."""
+        if tag == "semantics":
+            self._formula_start = len(self._pieces)
+        elif tag == "annotation" and self._formula_start is not None:
+            if attributes.get("encoding") == "application/x-tex":
+                del self._pieces[self._formula_start :]
+            self._formula_start = None
 
     def _end_element(self, tag: str) -> None:
         if tag in _BLOCKS:

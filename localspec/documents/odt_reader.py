@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from msgspec import Struct
+
 from localspec.documents.archive import Archive
 from localspec.documents.document import Document
 from localspec.documents.reader_limits import UnreadableDocumentError
-from localspec.documents.text_blocks import OpenTables, TextBlocks
+from localspec.documents.text_blocks import OpenTables, TextBlocks, format_number
 from localspec.documents.xml_events import XmlHandler, parse
 
 _CONTENT = "content.xml"
+_STYLES = "styles.xml"
 _MANIFEST = "META-INF/manifest.xml"
 _SKIPPED = frozenset(
     (
         *("annotation", "annotation-end", "tracked-changes", "title", "desc"),
-        *("note-citation", "forms", "scripts", "automatic-styles", "script"),
+        *("note-citation", "forms", "scripts", "script"),
     )
 )
+_SIGNS = {"tab": " ", "line-break": "\n", "note": " ("}
+"""What stands for an element that begins."""
 _MAX_SPACES = 100
+_MAX_COLUMNS = 1000  # That a cell may be repeated to.
+_MAX_BASES = 20  # Styles that are based on each other.
+_MAX_LEVELS = 10  # Of a list, as OpenDocument has them.
+_TITLE = "Title"
+_CODE_NAMES = frozenset(("Preformatted_20_Text", "Preformatted Text", "Source_Code"))
+"""Of the styles in which LibreOffice and pandoc write code."""
 
 
 def read(name: str, archive: Archive) -> Document:
@@ -28,7 +41,10 @@ def read(name: str, archive: Archive) -> Document:
             raise UnreadableDocumentError(
                 "is encrypted.", "Save it without a password."
             )
-    handler = _ContentHandler()
+    styles = _StylesHandler()
+    if _STYLES in archive:
+        parse(archive.chunks(_STYLES), styles)
+    handler = _ContentHandler(styles)
     parse(archive.chunks(_CONTENT), handler)
     return handler.blocks.finish(name)
 
@@ -47,14 +63,79 @@ class _ManifestHandler(XmlHandler):
             self.encrypted.add(self._path)
 
 
-class _ContentHandler(XmlHandler):
+class _ListLevel(Struct, frozen=True):
+    """What is before the items of a list, at one of its levels."""
+
+    form: str = ""  # `1`, `a`, `A`, `i` or `I`; empty for a sign.
+    prefix: str = ""
+    suffix: str = ""
+    n_shown: int = 1  # With 2 the number of the level above is shown, too.
+    first: int = 1
+
+
+_SIGN = _ListLevel()
+
+
+class _StylesHandler(XmlHandler):
+    """Reads the styles of paragraphs and lists, in either file that has some."""
+
     def __init__(self) -> None:
+        self._based_on: dict[str, str] = {}
+        """Style of paragraphs -> the one that it is based on."""
+        self._levels: dict[str, dict[int, _ListLevel]] = {}
+        """Style of lists -> its levels, from 1."""
+        self._list = ""
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        name = attributes.get("name", "")
+        if tag == "style":
+            self._based_on[name] = attributes.get("parent-style-name", "")
+        elif tag == "list-style":
+            self._list = name
+            self._levels[name] = {}
+        elif tag == "list-level-style-number" and self._list:
+            level = _to_number(attributes.get("level"))
+            self._levels[self._list][level] = _ListLevel(
+                attributes.get("num-format", ""),
+                attributes.get("num-prefix", ""),
+                attributes.get("num-suffix", ""),
+                n_shown=_to_number(attributes.get("display-levels")),
+                first=_to_number(attributes.get("start-value")),
+            )
+
+    def end(self, tag: str) -> None:
+        if tag == "list-style":
+            self._list = ""
+
+    def is_based_on(self, style: str, names: Collection[str]) -> bool:
+        """Whether a style is one of these, or has come from one."""
+        for _ in range(_MAX_BASES):  # They may be based on each other.
+            if style in names:
+                return True
+            style = self._based_on.get(style, "")
+        return False
+
+    def find_level(self, style: str, level: int) -> _ListLevel:
+        return self._levels.get(style, {}).get(level, _SIGN)
+
+
+class _OpenList(Struct):
+    style: str
+    n_items: int = 0
+
+
+class _ContentHandler(XmlHandler):
+    def __init__(self, styles: _StylesHandler) -> None:
         self.blocks = TextBlocks()
+        self._styles = styles
+        self._is_in_styles = False
         self._n_skipped = 0  # Open elements whose text is not shown.
         self._texts: list[list[str]] = []
         """The pieces of each open paragraph: a note in one has paragraphs of its own."""
+        self._style = ""  # Of the outermost open paragraph.
         self._heading_level = 1
-        self._n_lists = 0
+        self._lists: list[_OpenList] = []
+        """Those that are open, the innermost last."""
         self._is_item_start = False
         self._tables = OpenTables()
         """The rows of each open table: a cell may hold a table."""
@@ -62,37 +143,43 @@ class _ContentHandler(XmlHandler):
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if tag in _SKIPPED or self._n_skipped:
             self._n_skipped += 1
+        elif tag == "automatic-styles":
+            self._is_in_styles = True
+        elif self._is_in_styles:
+            self._styles.start(tag, attributes)
         elif tag in ("p", "h"):
+            if not self._texts:
+                self._style = attributes.get("style-name", "")
             self._texts.append([])
             if tag == "h":
                 self._heading_level = _to_number(attributes.get("outline-level"))
         elif tag == "list":
-            self._n_lists += 1
+            self._begin_list(attributes)
         elif tag == "list-item":
-            self._is_item_start = True
+            self._begin_item(attributes)
         elif tag == "table":
             self._tables.begin_table()
         elif tag == "table-row":
             self._tables.begin_row()
-        elif tag == "table-cell":
-            self._tables.begin_cell()
+        elif tag in ("table-cell", "covered-table-cell"):
+            self._begin_cell(attributes)
         elif tag == "s":
             n_spaces = min(_MAX_SPACES, _to_number(attributes.get("c")))
             self.add_text(" " * n_spaces)
-        elif tag == "tab":
-            self.add_text(" ")
-        elif tag == "line-break":
-            self.add_text("\n")
-        elif tag == "note":
-            self.add_text(" (")
+        elif tag in _SIGNS:
+            self.add_text(_SIGNS[tag])
 
     def end(self, tag: str) -> None:
         if self._n_skipped:
             self._n_skipped -= 1
+        elif tag == "automatic-styles":
+            self._is_in_styles = False
+        elif self._is_in_styles:
+            self._styles.end(tag)
         elif tag in ("p", "h") and self._texts:
             self._end_paragraph(is_heading=tag == "h")
-        elif tag == "list":
-            self._n_lists -= 1
+        elif tag == "list" and self._lists:
+            self._lists.pop()
         elif tag == "table":
             self._tables.end_table(self.blocks)
         elif tag == "note":
@@ -102,6 +189,30 @@ class _ContentHandler(XmlHandler):
         if self._texts and not self._n_skipped:
             self._texts[-1].append(text)
 
+    def _begin_list(self, attributes: dict[str, str]) -> None:
+        """A list without a style has that of the list around it."""
+        style = attributes.get("style-name", "")
+        if not style and self._lists:
+            style = self._lists[-1].style
+        opened = _OpenList(style)
+        level = self._styles.find_level(style, len(self._lists) + 1)
+        opened.n_items = level.first - 1
+        self._lists.append(opened)
+
+    def _begin_item(self, attributes: dict[str, str]) -> None:
+        self._is_item_start = True
+        if not self._lists:
+            return
+        self._lists[-1].n_items += 1
+        if "start-value" in attributes:
+            self._lists[-1].n_items = _to_number(attributes["start-value"])
+
+    def _begin_cell(self, attributes: dict[str, str]) -> None:
+        """The text of a cell that is repeated is that of its last copy."""
+        n_repeated = _to_number(attributes.get("number-columns-repeated"))
+        for _ in range(min(n_repeated, _MAX_COLUMNS)):
+            self._tables.begin_cell()
+
     def _end_paragraph(self, *, is_heading: bool) -> None:
         text = "".join(self._texts.pop())
         if self._texts:
@@ -110,11 +221,39 @@ class _ContentHandler(XmlHandler):
             self._tables.add_text(text)
         elif is_heading:
             self.blocks.add_heading(self._heading_level, text)
-        elif self._n_lists and self._is_item_start:
-            self.blocks.add_item(self._n_lists - 1, text)
+        elif self._lists and self._is_item_start:
+            self.blocks.add_item(len(self._lists) - 1, text, self._write_marker())
             self._is_item_start = False
+        elif self._styles.is_based_on(self._style, (_TITLE,)):
+            self.blocks.add_heading(1, text)
+        elif self._styles.is_based_on(self._style, _CODE_NAMES):
+            self.blocks.add_code_line(text)
         else:
             self.blocks.add_paragraph(text)
+
+    def _write_marker(self) -> str:
+        """What is before the item: `-`, or its number.
+
+        If the second level shows two, the third item below the second one gets `2.3.`
+        """
+        innermost = self._lists[-1]
+        depth = len(self._lists)
+        level = self._styles.find_level(innermost.style, depth)
+        if not level.form:
+            return "-"
+        numbers: list[str] = []
+        for n, opened in enumerate(self._lists, 1):
+            form = self._styles.find_level(innermost.style, n).form
+            if form and n > depth - level.n_shown:
+                numbers.append(_format_number(opened.n_items, form))
+        return f"{level.prefix}{'.'.join(numbers)}{level.suffix}".strip()
+
+
+_FORMS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+
+
+def _format_number(number: int, form: str) -> str:
+    return format_number(number, _FORMS.get(form, "decimal"))
 
 
 def _to_number(text: str | None) -> int:

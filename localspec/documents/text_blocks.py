@@ -28,6 +28,8 @@ class TextBlocks:
         self._headings: list[tuple[int, int, str]] = []
         """Of each: its line, its level, its text."""
         self._was_item = False
+        self._code_lines: list[str] = []
+        """Those of `add_code_line` since the last other block."""
 
     def add_heading(self, level: int, text: str) -> None:
         text = squeeze(text).replace("\n", " ")
@@ -77,7 +79,18 @@ class TextBlocks:
             self._separate()
             self._add(f"{fence}\n{text}\n{fence}")
 
+    def add_code_line(self, text: str) -> None:
+        """Lines of code that follow each other are one block."""
+        self._code_lines.append(text)
+
+    def _end_code(self) -> None:
+        lines = self._code_lines
+        self._code_lines = []
+        if lines:
+            self.add_code("\n".join(lines))
+
     def _separate(self) -> None:
+        self._end_code()
         self._was_item = False
         if self._lines:
             self._lines.append("")
@@ -93,6 +106,7 @@ class TextBlocks:
 
     @property
     def text(self) -> str:
+        self._end_code()
         return "\n".join(self._lines)
 
     def finish(self, name: str) -> Document:
@@ -102,6 +116,7 @@ class TextBlocks:
         levels above it. A document with one title and five chapters has six sections:
         the title, and what stands before the first chapter, is one.
         """
+        self._end_code()
         if not self._lines:
             raise UnreadableDocumentError("has no text.")
         starts = self._find_section_starts()
@@ -182,3 +197,16 @@ class OpenTables:
 def squeeze(text: str) -> str:
     """Spaces in a row as one; line ends stay."""
     return _SPACES_AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
+
+
+def format_number(number: int, form: str) -> str:
+    """Of an item in a list; `form` is Word's name of it: `lowerLetter`, `upperRoman`."""
+    if form in ("lowerLetter", "upperLetter") and 0 < number <= 26:
+        letter = chr(ord("a") + number - 1)
+        return letter if form == "lowerLetter" else letter.upper()
+    if form in ("lowerRoman", "upperRoman") and 0 < number < 40:
+        tens, ones = divmod(number, 10)
+        names = ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")
+        roman = "x" * tens + names[ones]
+        return roman if form == "lowerRoman" else roman.upper()
+    return str(number)

@@ -48,6 +48,13 @@ def read_zip(data: bytes) -> Document:
         ("text <!-- not --> more", "text more"),
         ("<p>no end", "no end"),
         ("<td>no table</td>", "no table"),
+        (
+            "<math><semantics><mi>E</mi><mo>=</mo><mi>m</mi>"
+            "<annotation encoding='application/x-tex'>E = m</annotation>"
+            "</semantics></math> holds",
+            "E = m holds",
+        ),
+        ("<math><mi>E</mi></math>", "E"),
     ],
 )
 def test_a_page_is_read_as_markdown(page: str, text: str) -> None:
@@ -126,6 +133,62 @@ def test_a_word_document_has_its_numbered_clauses() -> None:
     assert document.text == "1. Scope\n  1.a) who\n  1.b) what\n2. Price"
 
 
+def test_styles_of_a_word_document_make_headings_lists_and_code() -> None:
+    """As python-docx and pandoc write them: the paragraphs name a style alone."""
+    styles = wrap_word(
+        "styles",
+        '<w:style w:styleId="H1"><w:name w:val="heading 1"/></w:style>'
+        '<w:style w:styleId="Own"><w:name w:val="Own"/><w:basedOn w:val="H1"/></w:style>'
+        '<w:style w:styleId="Steps"><w:name w:val="List Number"/><w:pPr><w:numPr>'
+        '<w:numId w:val="2"/></w:numPr></w:pPr></w:style>'
+        '<w:style w:styleId="Loop"><w:basedOn w:val="Loop"/></w:style>'
+        '<w:style w:styleId="Code"><w:name w:val="Source Code"/></w:style>',
+    )
+    numbering = wrap_word(
+        "numbering",
+        '<w:abstractNum w:abstractNumId="7"><w:lvl w:ilvl="0">'
+        '<w:start w:val="1"/><w:numFmt w:val="decimal"/><w:lvlText w:val="%1."/>'
+        "</w:lvl></w:abstractNum>"
+        '<w:num w:numId="2"><w:abstractNumId w:val="7"/></w:num>',
+    )
+    no_list = '<w:numPr><w:numId w:val="0"/></w:numPr>'
+    body = (
+        word_paragraph("Plan", "Own")
+        + word_paragraph("buy", "Steps")
+        + word_paragraph("cook", "Steps")
+        + word_paragraph("aside", "Steps", no_list)
+        + word_paragraph("turning", "Loop")
+        + word_paragraph("if a:", "Code")
+        + word_paragraph("    b", "Code")
+    )
+
+    document = read_zip(make_docx(body, styles=styles, numbering=numbering))
+
+    assert document.text == (
+        "# Plan\n\n1. buy\n2. cook\n\naside\n\nturning\n\n```\nif a:\n    b\n```"
+    )
+
+
+def test_a_list_of_a_word_document_may_begin_anew_or_go_on() -> None:
+    numbering = wrap_word(
+        "numbering",
+        '<w:abstractNum w:abstractNumId="7"><w:lvl w:ilvl="0"><w:start w:val="3"/>'
+        '<w:numFmt w:val="decimal"/><w:lvlText w:val="%1."/></w:lvl></w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="7"/></w:num>'
+        '<w:num w:numId="2"><w:abstractNumId w:val="7"/></w:num>'
+        '<w:num w:numId="3"><w:abstractNumId w:val="7"/>'
+        '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="1"/></w:lvlOverride></w:num>',
+    )
+    body = ""
+    for number in (1, 2, 3, 3):
+        place = f'<w:numPr><w:ilvl w:val="0"/><w:numId w:val="{number}"/></w:numPr>'
+        body += word_paragraph("x", properties=place)
+
+    document = read_zip(make_docx(body, numbering=numbering))
+
+    assert document.text == "3. x\n4. x\n1. x\n2. x"
+
+
 def test_a_word_table_may_hold_a_table() -> None:
     inner = (
         f"<w:tbl><w:tr><w:tc>{word_paragraph('x')}</w:tc>"
@@ -187,6 +250,47 @@ def test_an_open_document_is_read_as_markdown() -> None:
     assert document.text == (
         "## Plan\n\na b (see)\n\n- x\n  - y\n\n| 1 | 2 |\n| --- | --- |"
     )
+
+
+def test_an_open_document_has_the_numbers_and_the_styles_that_it_shows() -> None:
+    styles = (
+        '<office:document-styles xmlns:office="o" xmlns:style="s" xmlns:text="t">'
+        '<style:style style:name="Title"/>'
+        '<text:list-style style:name="Steps">'
+        '<text:list-level-style-number text:level="1" style:num-format="1" '
+        'style:num-suffix="."/>'
+        '<text:list-level-style-number text:level="2" style:num-format="a" '
+        'style:num-prefix="(" style:num-suffix=")" text:display-levels="2"/>'
+        "</text:list-style></office:document-styles>"
+    )
+    item = "<text:list-item><text:p>{}</text:p>{}</text:list-item>"
+    inner = f"<text:list>{item.format('who', '')}{item.format('what', '')}</text:list>"
+    body = (
+        '<text:p text:style-name="Title">Plan</text:p>'
+        '<text:list text:style-name="Steps">'
+        f"{item.format('buy', '')}{item.format('cook', inner)}</text:list>"
+        '<text:p text:style-name="Preformatted_20_Text">if a:</text:p>'
+        '<text:p text:style-name="Preformatted_20_Text"><text:s text:c="4"/>b</text:p>'
+    )
+
+    document = read_zip(make_odt(body, **{"styles.xml": styles}))
+
+    assert document.text == (
+        "# Plan\n\n1. buy\n2. cook\n  (2.a) who\n  (2.b) what\n\n```\nif a:\n    b\n```"
+    )
+
+
+def test_cells_of_an_open_document_that_are_covered_or_repeated_are_columns() -> None:
+    cell = "<table:table-cell{}><text:p>{}</text:p></table:table-cell>"
+    row = "<table:table-row>{}</table:table-row>"
+    wide = cell.format(' table:number-columns-spanned="2"', "both")
+    first = row.format(f"{wide}<table:covered-table-cell/>{cell.format('', 'c')}")
+    repeated = '<table:table-cell table:number-columns-repeated="2"/>'
+    second = row.format(f"{repeated}{cell.format('', 'z')}")
+
+    document = read_zip(make_odt(f"<table:table>{first}{second}</table:table>"))
+
+    assert document.text == "| both |  | c |\n| --- | --- | --- |\n|  |  | z |"
 
 
 # --- EPUB
