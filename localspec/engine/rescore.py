@@ -255,12 +255,17 @@ def rescore(
         for _ in target.prefill_until(prompt, model.n_batch - width + 1, cancelled):
             pass
         uncached: Sequence[int] = prompt[target.n_cached :]
-        for start in range(0, len(tokens), width):
+        # A picture at the end of the prompt is left whole, and may fill the first pass.
+        end = min(width, model.n_batch - len(uncached) + 1)
+        start = 0
+        while start < len(tokens):
             if cancelled():
                 return
-            part = tokens[start : start + width]
+            part = tokens[start:end]
             rows = target.decode([*uncached, *part[:-1]], len(part))
             yield score_tokens(rows, part, Draft())
             uncached = part[-1:]
+            start = end
+            end += width
     except DecodeInterrupted:
         return

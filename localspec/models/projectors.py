@@ -86,7 +86,9 @@ def find_projector(model: Path) -> Path | None:
     if found is not None:
         return found
     listed = _find_listed(model)
-    return _choose([listed], model) if listed is not None else None
+    if listed is None:
+        return None
+    return _choose([listed], model)
 
 
 def find_shape(model: ResolvedModel) -> ProjectorShape | None:

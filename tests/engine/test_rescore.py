@@ -17,6 +17,7 @@ from localspec.protocol.wire import (
     ReplayResult,
     SamplingParams,
 )
+from localspec.spec.picture_ids import list_row_ids, make_picture_id
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.token_probabilities import N_ALTERNATIVES, TokenProbabilities
 from localspec.spec.verifiers import make_verifier
@@ -24,6 +25,7 @@ from tests.spec import laws
 from tests.support.fake_models import (
     PLAIN,
     HistoryModel,
+    SeeingModel,
     Stop,
     StubbornModel,
     job,
@@ -118,10 +120,10 @@ def test_a_distribution_whose_parts_are_known(zoo: Zoo) -> None:
 Scores = list[TokenProbabilities]
 
 
-def written(n: int) -> tuple[list[int], Scores]:
+def written(n: int, prompt: Sequence[int] = laws.PROMPT) -> tuple[list[int], Scores]:
     """The tokens of an answer, and their probabilities as they were generated."""
-    what = replace(job(laws.PROMPT, n, sampling=PLAIN), n_alternatives=N_ALTERNATIVES)
-    got = plain(HistoryModel(1), make_verifier("coupled", 2), what)
+    what = replace(job(list(prompt), n, sampling=PLAIN), n_alternatives=N_ALTERNATIVES)
+    got = plain(SeeingModel(1), make_verifier("coupled", 2), what)
     seen: Scores = []
     for step in got.steps:
         seen += step.probabilities
@@ -133,11 +135,13 @@ def rescored(
     tokens: Sequence[int],
     width: int,
     cancelled: Callable[[], bool] = lambda: False,
+    *,
+    prompt: Sequence[int] = laws.PROMPT,
 ) -> Scores:
     """The probabilities of all passes; none is wider than `width`."""
     scores: Scores = []
     for part in rescore(
-        target, laws.PROMPT, tokens=tokens, width=width, cancelled=cancelled
+        target, list(prompt), tokens=tokens, width=width, cancelled=cancelled
     ):
         assert len(part) <= width
         scores += part
@@ -160,6 +164,17 @@ def test_each_token_is_seen_as_it_was(kind: type[HistoryModel]) -> None:
             assert target.model.n_past == n_all_but_last
             longer = [*laws.PROMPT, *tokens[:n], 0]
             assert target.rewind_to(longer) == n_all_but_last
+
+
+@pytest.mark.parametrize("n_rows", [4, 7, 8])
+def test_a_picture_at_the_end_of_the_prompt_may_fill_a_pass(n_rows: int) -> None:
+    prompt = [1, 2, *list_row_ids(make_picture_id(0), n_rows)]
+    tokens, seen = written(20, prompt)
+    for width in (1, 2, 5, 8, 17):
+        target = PrefixCache(SeeingModel(1, n_batch=8))
+
+        assert rescored(target, tokens, width, prompt=prompt) == seen
+        assert target.n_cached == len(prompt) + len(tokens) - 1
 
 
 def test_where_it_is_stopped_the_first_are_known() -> None:

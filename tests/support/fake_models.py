@@ -51,6 +51,9 @@ class FakeModel:
     Rows become NaN at the next call, as llama.cpp's are overwritten.
     """
 
+    least_token = 0
+    """Pictures in a text are negative."""
+
     def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
@@ -72,7 +75,7 @@ class FakeModel:
             f"{n} tokens at {self.n_past} of {self.n_ctx}"
         )
         assert 0 <= outputs <= n, f"{outputs} rows of {n} tokens"
-        assert all(0 <= token < self.n_vocab for token in tokens), (
+        assert all(self.least_token <= token < self.n_vocab for token in tokens), (
             "a token it does not have"
         )
         self._rows.fill(np.nan)
@@ -117,6 +120,15 @@ class HistoryModel(FakeModel):
 
     def row(self, past: Sequence[int]) -> Logits:
         return _history_row(self._seed, self.n_vocab, tuple(past))
+
+
+class SeeingModel(HistoryModel):
+    """It reads pictures, too."""
+
+    least_token = -1000
+
+    def row(self, past: Sequence[int]) -> Logits:
+        return super().row([token % 1000 for token in past])
 
 
 class StubbornModel(HistoryModel):
