@@ -73,6 +73,11 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}{ending}"
 
 
+def count_tokens(n: int) -> str:
+    """1 token, 1,020 tokens."""
+    return "1 token" if n == 1 else f"{n:,} tokens"
+
+
 def join_first(names: Sequence[str], limit: int) -> str:
     """`a, b, c`; of more than `limit` names the first ones `and 30 more`."""
     joined = ", ".join(names[:limit])
@@ -110,3 +115,10 @@ def duration(seconds: float) -> str:
     if minutes:
         return f"{minutes} min {remainder} s"
     return f"{remainder} s"
+
+
+def about_duration(seconds: float | None) -> str:
+    """`about 16 s`; empty for less than a second, and if nothing is known."""
+    if seconds is None or seconds < 1:
+        return ""
+    return f"about {duration(seconds)}"

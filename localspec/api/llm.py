@@ -196,7 +196,7 @@ class LLM:
 
         def count(engine: Engine) -> int:
             command, _ = request.build(engine.ready)
-            return engine.count(command.to_count())
+            return engine.count(command.to_count()).tokens
 
         job = PythonJob(count)
         self._engine_host.submit(job)

@@ -233,7 +233,7 @@ class AnswerGenerator:
 
     def _count_tokens(self, dropped: DroppedTurns | None = None) -> int:
         command = build_count(self._conversation, self._options, dropped)
-        return self._engine.count(command) + self._answer.totals.tokens
+        return self._engine.count(command).tokens + self._answer.totals.tokens
 
     def _count_without(self, n_oldest: int) -> int:
         """Tokens of the chat without its oldest turns, and without a summary of them."""
@@ -422,7 +422,8 @@ class AnswerGenerator:
                 template=self._options.loaded.template_override,
                 think=False,
             )
-            return self._engine.count(command) + self._summary_limit <= self._n_ctx
+            n_tokens = self._engine.count(command).tokens
+            return n_tokens + self._summary_limit <= self._n_ctx
 
         # Each start leaves out a quarter of the turns that the start before it has.
         starts: list[int] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from localspec.models.pictures import (
     accept_picture,
     load_picture,
 )
+from localspec.units import about_duration, count_tokens
 
 PictureReader = Callable[[str], bytes | None]
 """Gives the bytes of a picture by its hash; None if they are not there."""
@@ -32,6 +33,22 @@ class PictureCost(Struct, frozen=True):
 
     n_rows: int
     seconds: float | None = None  # None: unknown.
+
+    @property
+    def text(self) -> str:
+        """`1,020 tokens, about 16 s to read`."""
+        tokens = count_tokens(self.n_rows)
+        about = about_duration(self.seconds)
+        return f"{tokens}, {about} to read" if about else tokens
+
+
+def add_costs(costs: Sequence[PictureCost]) -> PictureCost:
+    """What several pictures cost; the seconds are unknown if those of one are."""
+    n_rows = sum(cost.n_rows for cost in costs)
+    known = [cost.seconds for cost in costs if cost.seconds is not None]
+    if len(known) < len(costs):
+        return PictureCost(n_rows)
+    return PictureCost(n_rows, sum(known))
 
 
 class ChatPictures:

@@ -73,6 +73,7 @@ from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
+    CountResult,
     GenerateCommand,
     InspectCommand,
     PictureRef,
@@ -956,7 +957,9 @@ class ChatSession:
                 continue
             ref = picture.refer(paths_by_hash[picture.sha256])
             with_picture = _count_question(engine, template, ref)
-            costs[picture.sha256] = PictureCost(with_picture - without)
+            costs[picture.sha256] = PictureCost(
+                with_picture.tokens - without.tokens, with_picture.picture_seconds
+            )
         return costs
 
     def require_sight(self, *, name_others: bool = False) -> None:
@@ -1032,8 +1035,10 @@ def _random_seed() -> int:
     return random.getrandbits(31)
 
 
-def _count_question(engine: Engine, template: str | None, *images: PictureRef) -> int:
-    """The tokens of a short question with pictures."""
+def _count_question(
+    engine: Engine, template: str | None, *images: PictureRef
+) -> CountResult:
+    """What a short question with pictures takes."""
     question = ChatMessage("user", "?", images=images)
     return engine.count(CountCommand(messages=(question,), template=template))
 

@@ -205,6 +205,7 @@ class LoadedModel(Struct, frozen=True):
     """A name of `draft_kinds.py`; None without a draft."""
     sees: bool = False  # Whether it takes pictures, by a projector.
     hears: bool = False  # Whether it takes audio.
+    max_picture_rows: int = 0  # Of a large picture: the tokens that it takes, about.
     tool_format: str = ""
     """How it writes calls: a row of `tool_formats.py`. Empty without a template."""
 
@@ -249,6 +250,7 @@ class LoadedModel(Struct, frozen=True):
             template=chat.get("template"),
             sees=bool(images) and images.get("max_rows") != 0,
             hears=bool(images.get("audio")),
+            max_picture_rows=int(images.get("max_rows") or 0),
             thinking_markers=markers,
             thinking_controls=tuple(chat.get("thinking_controls") or ()),
             tool_format=chat.get("tools") or generic_tools.FORMAT,

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from localspec.chat import copying, document_attachment
 from localspec.chat.conversation import PictureAttachment
-from localspec.chat.document_attachment import DocumentPart
+from localspec.chat.document_attachment import DocumentPart, PartChoice
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
@@ -22,7 +22,6 @@ from localspec.documents.reading import (
     FileRequest,
     ScannedDocumentError,
     read_file,
-    read_scanned_file,
 )
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
@@ -179,20 +178,24 @@ class LinearFrontEnd:
             result = document_attachment.attach(session, document)
             self.show_result(result, turns_changed=False)
             return
-        if document.unit != "line":
-            self._list_parts(document_attachment.list_parts(session, document))
-        result = document_attachment.suggest_parts(session, request, document)
-        self.show_result(result, turns_changed=False)
+        self._suggest_parts(
+            document_attachment.choose_parts(session, document), request
+        )
 
     def _offer_scan(self, request: FileRequest, error: ScannedDocumentError) -> None:
         """Raises the error if the model does not see."""
         session = self.session
         if session.loaded is None or not session.loaded.sees:
             raise document_attachment.name_seeing_models(error)
-        scan = read_scanned_file(request)
-        pictures = document_attachment.load_scan(session, scan)
+        scan = document_attachment.read_scan(request)
+        pictures = document_attachment.load_scan(session, request, scan)
         if self.engine is not None:
             session.picture_costs |= session.count_pictures(self.engine, pictures)
+        if document_attachment.needs_page_choice(session, request, scan, pictures):
+            self._suggest_parts(
+                document_attachment.choose_pages(session, scan, pictures), request
+            )
+            return
         question = document_attachment.ask_about_scan(session, scan, pictures)
         if not self.confirm(question):
             self.print_line(f"{scan.name} is not attached.")
@@ -201,10 +204,17 @@ class LinearFrontEnd:
             session.add_picture(picture)
         self.print_line(f"Attached to your next message: {scan.label}.")
 
+    def _suggest_parts(self, choice: PartChoice, request: FileRequest) -> None:
+        if choice.unit != "line":  # Lines are too many to be listed.
+            self._list_parts(choice.parts)
+        result = document_attachment.suggest_parts(choice, request)
+        self.show_result(result, turns_changed=False)
+
     def _list_parts(self, parts: Sequence[DocumentPart]) -> None:
         for part in parts[:_MAX_LISTED_PARTS]:
             tokens = document_attachment.count_short(part.n_tokens, "token")
-            self._print_row(f"{part.number}", f"{tokens}, {part.title}", _NUMBER_WIDTH)
+            about = ", ".join(filter(None, (tokens, part.title)))
+            self._print_row(f"{part.number}", about, _NUMBER_WIDTH)
         n_more = len(parts) - _MAX_LISTED_PARTS
         if n_more > 0:
             self.print_line(f"and {n_more} more")
@@ -214,13 +224,21 @@ class LinearFrontEnd:
         self.print_line(document_attachment.NO_FILES)
 
     def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
-        for picture in load():
-            self.session.add_picture(picture)
-            size = f"{picture.width} x {picture.height}"
-            if picture.seconds is not None:
-                size = duration(max(1, picture.seconds))
+        session = self.session
+        pictures = load()
+        if self.engine is not None and self.engine.alive:
+            session.picture_costs |= session.count_pictures(self.engine, pictures)
+        for picture in pictures:
+            session.add_picture(picture)
             name = sanitize(picture.name, multiline=False)
-            self.print_line(f"Attached to your next message: {name}, {size}.")
+            extent = f"{picture.width} x {picture.height}"
+            if picture.seconds is not None:
+                extent = duration(max(1, picture.seconds))
+            parts = [name, extent]
+            cost = session.picture_costs.get(picture.sha256)
+            if cost is not None:
+                parts.append(cost.text)
+            self.print_line(f"Attached to your next message: {', '.join(parts)}.")
 
     def mark_tokens(self, *, marked: bool) -> None:
         self.tokens_marked = marked

@@ -29,6 +29,8 @@ from localspec.documents.reading import FileRequest
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, ResolvedPair, StartEngine, idle_tasks
+from localspec.models.audio_files import AudioData
+from localspec.models.pictures import PictureData
 from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.report import answer_stats
 from localspec.report.answer_stats import AnswerStats
@@ -63,6 +65,9 @@ class ChatLaunchOptions(Struct, frozen=True):
     recap: tuple[str, ...] = ()  # Lines to show when a saved chat is continued.
     documents: Sequence[FileRequest] = ()
     """Files to attach to the first message."""
+    pictures: Sequence[PictureData] = ()
+    audio: Sequence[AudioData] = ()
+    """What to attach to the first message besides."""
 
 
 class ChatLoop:
@@ -102,7 +107,7 @@ class ChatLoop:
             try:
                 on_loaded(self._start_engine().ready)
                 self._print_welcome()
-                self._read_documents()
+                self._attach_files()
                 exit_code = None
                 while exit_code is None:
                     exit_code = self._run_turn()
@@ -186,12 +191,31 @@ class ChatLoop:
             legend = format_legend(with_marks=not front_end.style.colour)
             front_end.print_report_line(legend)
 
-    def _read_documents(self) -> None:
+    def _attach_files(self) -> None:
+        """What was named on the command line, as `/read`, `/image` and `/audio` do it."""
         for request in self._launch_options.documents:
-            try:
+            with self._printed_errors():
                 self._front_end.read_document(request)
-            except LocalspecError as error:
-                self._print_error(error)
+        session = self.session
+        pictures = self._launch_options.pictures
+        if pictures:
+            with self._printed_errors():
+                session.require_sight(name_others=True)
+                shown = [session.pictures.add(each) for each in pictures]
+                self._front_end.attach_pictures(lambda: shown)
+        audio = self._launch_options.audio
+        if audio:
+            with self._printed_errors():
+                session.require_hearing(name_others=True)
+                heard = [session.pictures.add_audio(each) for each in audio]
+                self._front_end.attach_pictures(lambda: heard)
+
+    @contextmanager
+    def _printed_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except LocalspecError as error:
+            self._print_error(error)
 
     def _confirm(self, question: str) -> bool:
         self._front_end.keep_typed_text(self._typing.take_typed())

@@ -35,6 +35,7 @@ from localspec.chat.history import (
     name_answers,
     name_chat_model,
 )
+from localspec.chat.pictures import PictureCost
 from localspec.chat.session import BYTES_PER_TOKEN, ChatSession
 from localspec.chat.settings import (
     ANSWER_OPTIONS,
@@ -71,7 +72,12 @@ from localspec.models.pictures import (
     load_picture,
 )
 from localspec.protocol.events import EngineReady, GenerationFinished, encode
-from localspec.protocol.wire import CountCommand, GenerateCommand, PictureRef
+from localspec.protocol.wire import (
+    CountCommand,
+    CountResult,
+    GenerateCommand,
+    PictureRef,
+)
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
 from localspec.units import count, size_limit
@@ -132,6 +138,8 @@ class TypedPrompt(Struct, frozen=True):
     pictures: tuple[PictureData, ...] = ()
     """Also the pages of scans."""
     audio: tuple[AudioData, ...] = ()
+    scans: tuple[Scan, ...] = ()
+    """Those whose pages are among the pictures."""
     scan: ScannedDocumentError | None = None
     """The error of the first scan, for a model that does not see."""
 
@@ -152,12 +160,18 @@ class TypedPrompt(Struct, frozen=True):
     def length_hint(self) -> str:
         """How to send less; empty if no document has parts to choose from."""
         for document in self.documents:
-            n_parts = len(document.numbers)
-            if n_parts > 1:
-                last = document.numbers[n_parts // 2 - 1]
-                chosen = f"{document.unit}s {document.numbers[0]}-{last}"
-                return f"Choose parts: --file '{document.name} {chosen}'"
+            if len(document.numbers) > 1:
+                return _suggest_half(document.name, document.unit, document.numbers)
+        for scan in self.scans:
+            if len(scan.numbers) > 1:
+                return _suggest_half(scan.name, "page", scan.numbers)
         return ""
+
+
+def _suggest_half(name: str, unit: str, numbers: Sequence[int]) -> str:
+    """The first half of several parts."""
+    last = numbers[len(numbers) // 2 - 1]
+    return f"Choose parts: --file '{name} {unit}s {numbers[0]}-{last}'"
 
 
 @click.command("run")
@@ -228,6 +242,7 @@ def command(model: str | None, **given: Any) -> int:
             files.documents,
             pictures=tuple(pictures),
             audio=tuple(audio),
+            scans=files.scans,
             scan=files.scan_error,
         )
         return _run_once(pair, prompt, events_file, arguments)
@@ -340,10 +355,6 @@ def _run_chat(
     session = _create_session(
         pair, saved_chat, _build_chat_settings(pair, arguments), arguments
     )
-    for picture in attached.pictures:
-        session.add_picture(session.pictures.add(picture))
-    for audio in attached.audio:
-        session.add_picture(session.pictures.add_audio(audio))
     style = arguments.output_style
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
@@ -371,6 +382,8 @@ def _run_chat(
         events_file=events_file,
         recap=recap,
         documents=attached.documents,
+        pictures=attached.pictures,
+        audio=attached.audio,
     )
     front_end = LinearFrontEnd(session, style, mark_tokens=arguments.tokens)
     chat_loop = ChatLoop(launch_options, front_end)
@@ -452,8 +465,10 @@ def _run_once(
             without = request
             request = _add_media(request, media)
             if prompt.scan is not None and not arguments.quiet:
-                n_rows = _count_prompt(engine, request) - _count_prompt(engine, without)
-                terminal.notify(f"The pictures take {count_short(n_rows, 'token')}.")
+                counted = _count_prompt(engine, request)
+                n_rows = counted.tokens - _count_prompt(engine, without).tokens
+                cost = PictureCost(n_rows, counted.picture_seconds)
+                terminal.notify(f"The pictures take {cost.text}.")
         printer = AnswerPrinter(
             arguments.output_style,
             engine.ready,
@@ -488,7 +503,7 @@ def _add_media(
     return replace(request, messages=(*earlier, question))
 
 
-def _count_prompt(engine: launch.Engine, request: GenerateCommand) -> int:
+def _count_prompt(engine: launch.Engine, request: GenerateCommand) -> CountResult:
     command = CountCommand(messages=request.messages, template=request.template)
     return engine.count(command)
 

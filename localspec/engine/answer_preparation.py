@@ -147,9 +147,9 @@ class AnswerPreparer:
         """
         return join_parts(self._checked_parts(self._prompts.build_prompt(command)))
 
-    def count_prompt_tokens(self, command: CountCommand) -> int:
-        """The length of a prompt, also of one that is empty or too long."""
-        return len(join_parts(self._parts(self._prompts.build_prompt(command))))
+    def list_unchecked_tokens(self, command: CountCommand) -> list[int]:
+        """The tokens of a prompt, also of one that is empty or too long."""
+        return join_parts(self._parts(self._prompts.build_prompt(command)))
 
     def bind_sampling(self, sampling: SamplingParams) -> SamplingParams:
         return bind_vocabulary(sampling, self._vocabulary.piece)

@@ -36,6 +36,8 @@ from localspec.protocol.wire import (
     ContextSettings,
     GenerateCommand,
     LoadCommand,
+    MeasuredCosts,
+    PictureSpeed,
     ProjectorSettings,
 )
 from localspec.sanitize import sanitize
@@ -312,7 +314,7 @@ class LoadedPair:
                 tool_source=self.target.model.chat_template("tool_use"),
             )
             if load.projector is not None:
-                self._load_projector(load.projector)
+                self._load_projector(load.projector, load.measured)
             if load.draft is not None:
                 self._load_draft(Path(load.draft), load)
             for model in self.models:
@@ -332,7 +334,9 @@ class LoadedPair:
             self.close()
             raise
 
-    def _load_projector(self, settings: ProjectorSettings) -> None:
+    def _load_projector(
+        self, settings: ProjectorSettings, measured: MeasuredCosts | None
+    ) -> None:
         """Raises ModelFileError, NotFoundError, UsageError or EngineError."""
         path = Path(settings.path)
         header = reader.read(path)
@@ -357,12 +361,17 @@ class LoadedPair:
             # llama.cpp allocates it with the first picture, and tells no size.
             needed += shape.compute_bytes(rows, on_gpu=on_gpu)
         self._projector_memory = {device: needed}
-        seconds_per_row: float | None = None
+        estimate: float | None = None
         if not on_gpu:
             sizes = TowerSizes.from_header(header)
             n_threads = self.target.n_threads_batch
-            seconds_per_row = sizes.seconds_per_row(n_threads=n_threads)
-        self.pictures = PromptPictures(self.projector, PictureTimer(seconds_per_row))
+            estimate = sizes.seconds_per_row(n_threads=n_threads)
+        speed: PictureSpeed | None = None
+        if measured is not None:
+            speed = measured.pictures
+        name = f"{path.name}, {header.weight_bytes}, {device}"
+        timer = PictureTimer(name, estimate, measured=speed)
+        self.pictures = PromptPictures(self.projector, timer)
 
     def _image_settings(self) -> dict[str, Any] | None:
         """The `images` part of `EngineReady.settings`."""

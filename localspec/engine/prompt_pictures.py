@@ -42,7 +42,7 @@ from localspec.models.pictures import (
 )
 from localspec.models.projector_kinds import find_kind
 from localspec.protocol.events import PictureReading, Thumbnail
-from localspec.protocol.wire import PictureRef
+from localspec.protocol.wire import PictureRef, PictureSpeed
 from localspec.sanitize import sanitize
 
 _THUMBNAIL_WIDTH = 48
@@ -67,7 +67,7 @@ class PromptPictures:
     ) -> None:
         self._projector = projector
         self._timer = timer
-        self._audio_timer = audio_timer or PictureTimer(None)
+        self._audio_timer = audio_timer or PictureTimer("", None)
         self._pictures: OrderedDict[str, SentPicture] = OrderedDict()
         """By hash: those whose headers were read, the last at the end.
 
@@ -75,6 +75,10 @@ class PromptPictures:
         """
         self._decoded: tuple[str, Pixels] | None = None
         """The pixels of the picture that is read next, by its hash."""
+
+    @property
+    def measured_speed(self) -> PictureSpeed | None:
+        return self._timer.measured
 
     def list_ids(self, ref: PictureRef) -> list[int]:
         """What stands for a picture in a prompt.
@@ -145,6 +149,28 @@ class PromptPictures:
         finally:
             self._decoded = None
 
+    def expect_seconds(self, tokens: Sequence[int]) -> float | None:
+        """About how long the pictures of a text take to read; None if it is unknown.
+
+        Those whose rows are in RAM take no time.
+        """
+        unread = {rows.id for rows in self._projector.unencoded(tokens)}
+        total = 0.0
+        for picture in self._pictures.values():
+            n_rows = sum(rows.n_rows for rows in picture.rows if rows.id in unread)
+            if not n_rows:
+                continue
+            seconds = self._find_timer(picture).expect(n_rows)
+            if seconds is None:
+                return None
+            total += seconds
+        return round(total, 2)
+
+    def _find_timer(self, picture: SentPicture) -> PictureTimer:
+        if isinstance(picture.header, Audio):
+            return self._audio_timer
+        return self._timer
+
     def _describe(self, picture: SentPicture, n: int, of: int) -> PictureReading:
         if isinstance(picture.header, Audio):
             return PictureReading(
@@ -182,10 +208,7 @@ class PromptPictures:
             except UsageError as error:  # Of a few pixels in width, say.
                 raise _name_file(picture.header, error) from error
             n_rows += rows.n_rows
-        timer = self._timer
-        if isinstance(picture.header, Audio):
-            timer = self._audio_timer
-        timer.record(n_rows, time.perf_counter() - began)
+        self._find_timer(picture).record(n_rows, time.perf_counter() - began)
         return n_bytes
 
     def _load_pixels(self, ref: PictureRef) -> Pixels:
@@ -299,18 +322,36 @@ def _sample_places(length: int, n: int) -> NDArray[np.intp]:
 class PictureTimer:
     """How long a picture, or audio, of so many rows takes: measured, or estimated."""
 
-    def __init__(self, seconds_per_row: float | None) -> None:
-        """`seconds_per_row` is an estimate; None if nothing is known."""
-        self._seconds_per_row = seconds_per_row
+    def __init__(
+        self,
+        projector: str,
+        estimate: float | None,
+        *,
+        measured: PictureSpeed | None = None,
+    ) -> None:
+        """`projector` identifies it and its device; `estimate` are seconds of a row.
+
+        `measured` is what earlier runs saw, maybe of another projector.
+        """
+        self._projector = projector
+        self._estimate = estimate
+        self.measured: PictureSpeed | None = None
+        if measured is not None and measured.projector == projector:
+            self.measured = measured
 
     def expect(self, rows: int) -> float | None:
-        if self._seconds_per_row is None:
+        """Seconds; None if nothing is known."""
+        seconds_per_row = self._estimate
+        if self.measured is not None:
+            seconds_per_row = self.measured.row_ms / 1e3
+        if seconds_per_row is None:
             return None
-        return round(rows * self._seconds_per_row, 2)
+        return round(rows * seconds_per_row, 2)
 
     def record(self, rows: int, seconds: float) -> None:
         if rows:
-            self._seconds_per_row = seconds / rows
+            row_ms = round(seconds * 1e3 / rows, 4)
+            self.measured = PictureSpeed(self._projector, row_ms)
 
 
 class TowerSizes(Struct, frozen=True):

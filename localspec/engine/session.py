@@ -62,6 +62,9 @@ class Session:
         opened.callback(self._pair.close)
         self._target = self._pair.target
         self._draft = self._pair.draft
+        self._earlier_picture_speed: wire.PictureSpeed | None = None
+        if load.measured is not None:
+            self._earlier_picture_speed = load.measured.pictures
         self._preparer = AnswerPreparer(self._pair, self._is_cancelled)
         self._drafters = DrafterFactory(self._pair, load, self._is_cancelled)
         opened.callback(self._drafters.close)
@@ -154,8 +157,13 @@ class Session:
             yield from reader.encode(tokens, self._target_cache.count_shared(tokens))
 
     def count(self, command: wire.CountCommand) -> wire.CountResult:
-        """The number of tokens of a text, or of a chat's prompt."""
-        return wire.CountResult(self._preparer.count_prompt_tokens(command))
+        """The number of tokens of a text, or of a chat's prompt, and what it waits for."""
+        tokens = self._preparer.list_unchecked_tokens(command)
+        seconds: float | None = None
+        reader = self._pair.pictures
+        if reader is not None and has_pictures(tokens):
+            seconds = reader.expect_seconds(tokens)
+        return wire.CountResult(len(tokens), seconds)
 
     def tokenize(self, command: wire.TokenizeCommand) -> wire.TokenizeResult:
         vocabulary = self._target.vocabulary
@@ -221,7 +229,15 @@ class Session:
             threads=self._profiler.threads,
             threads_batch=self._profiler.threads_batch,
             survival=self._drafters.saved_beliefs(),
+            pictures=self._picture_speed(),
         )
+
+    def _picture_speed(self) -> wire.PictureSpeed | None:
+        """That of this run, else that of earlier ones, which is to be kept."""
+        reader = self._pair.pictures
+        if reader is not None and reader.measured_speed is not None:
+            return reader.measured_speed
+        return self._earlier_picture_speed
 
     def replay(self, command: wire.ReplayCommand) -> wire.ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""

@@ -166,12 +166,12 @@ class EngineProcess:
         """Decode an answer with the target alone. Raises as `probe` does."""
         return self._request(replay, wire.ReplayResult, self._timeouts.load)
 
-    def count(self, count: wire.CountCommand) -> int:
+    def count(self, count: wire.CountCommand) -> wire.CountResult:
         """The number of tokens of a text, or of a chat's prompt.
 
         Raises as `probe` does.
         """
-        return self._request(count, wire.CountResult, self._timeouts.answer).tokens
+        return self._request(count, wire.CountResult, self._timeouts.answer)
 
     def tokenize(self, tokenize: wire.TokenizeCommand) -> wire.TokenizeResult:
         """The tokens of a text. Raises as `probe` does."""

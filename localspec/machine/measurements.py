@@ -89,6 +89,7 @@ class PairMeasurement(Struct, frozen=True):
 
 # The ranges of what a measurement can give; both ends belong to them. NaN is in none.
 PassMs = Annotated[float, Meta(ge=1e-2, le=1e6)]
+RowMs = Annotated[float, Meta(ge=0, le=1e6)]
 """No host launches a pass in ten microseconds, or waits 17 minutes for it."""
 CostRatio = Annotated[float, Meta(ge=1e-5, le=1e4)]
 """The cost of a pass in passes of one token. It is divided by, so it is never zero."""
@@ -135,6 +136,13 @@ class SavedBeliefs(Struct, frozen=True):
     reading: ReadingCost | None = None
 
 
+class _PictureRanges(Struct, frozen=True):
+    """The fields of `PictureSpeed`."""
+
+    projector: str
+    row_ms: RowMs
+
+
 class _CostRanges(Struct, frozen=True):
     """The fields of `MeasuredCosts` with what a measurement can give.
 
@@ -148,6 +156,7 @@ class _CostRanges(Struct, frozen=True):
     threads_batch: ThreadCount | None
     survival: dict[str, SavedBeliefs]
     other_load: LoadShare | None
+    pictures: _PictureRanges | None
 
 
 class MeasurementStore:

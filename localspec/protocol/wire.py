@@ -141,6 +141,13 @@ NEW_TIME_WEIGHT = 0.2
 """The weight of a newly timed pass in the costs; earlier times have the rest."""
 
 
+class PictureSpeed(Struct, frozen=True):
+    """How fast a projector reads pictures."""
+
+    projector: str  # Its file, its size and its device: another one is not as fast.
+    row_ms: Number  # Of a row, with its share of decoding the picture.
+
+
 class MeasuredCosts(Struct, frozen=True):
     """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 
@@ -148,7 +155,8 @@ class MeasuredCosts(Struct, frozen=True):
     by width, in units of t1; `c` a draft pass in units of t1, None without a draft
     model; `threads` are those of one-token passes, `threads_batch` those of wider ones,
     None unless compared with other counts; `survival` the controller's acceptance
-    counts; `other_load` the CPU share of other programs meanwhile.
+    counts; `other_load` the CPU share of other programs meanwhile; `pictures` is None
+    until the projector has read one.
     """
 
     t1_ms: Number
@@ -158,6 +166,7 @@ class MeasuredCosts(Struct, frozen=True):
     threads_batch: int | None = None
     survival: dict[str, Any] = field(default_factory=dict)
     other_load: Number | None = None
+    pictures: PictureSpeed | None = None
 
 
 class ProjectorSettings(Struct, frozen=True):
@@ -471,6 +480,10 @@ class ReplayResult(Struct, frozen=True):
 
 class CountResult(Struct, frozen=True):
     tokens: int
+    picture_seconds: float | None = None
+    """About how long the projector reads the pictures of the prompt, without those whose
+    rows are in RAM. None: unknown.
+    """
 
 
 class TokenizeResult(Struct, frozen=True):

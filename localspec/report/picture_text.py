@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from localspec.protocol.events import PictureReading
-from localspec.units import duration
+from localspec.units import about_duration
 
 
-def name_reading(event: PictureReading) -> str:
+def _name_reading(event: PictureReading) -> str:
     """What is read: `the picture`, `the audio`, or `picture 2 of 3`."""
     what = "picture" if event.seconds is None else "audio"
     if event.of > 1:
@@ -16,7 +16,8 @@ def name_reading(event: PictureReading) -> str:
 
 def describe_reading(event: PictureReading) -> str:
     """Such as "reading the picture, about 16 s", or "reading picture 2 of 3"."""
-    what = name_reading(event)
-    if event.seconds_expected is None or event.seconds_expected < 1:
+    what = _name_reading(event)
+    about = about_duration(event.seconds_expected)
+    if not about:
         return f"reading {what}"
-    return f"reading {what}, about {duration(event.seconds_expected)}"
+    return f"reading {what}, {about}"

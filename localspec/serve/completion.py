@@ -296,7 +296,7 @@ def count_prompt(engine: Engine, command: GenerateCommand) -> int:
     """The tokens of a prompt, with the beginning of the answer."""
     n_tokens = len(command.prompt_tokens)
     if not n_tokens:
-        n_tokens = engine.count(command.to_count())
+        n_tokens = engine.count(command.to_count()).tokens
     if command.prefill:
         n_tokens += len(engine.tokenize(TokenizeCommand(command.prefill)).tokens)
     return n_tokens

@@ -109,7 +109,8 @@ def talked(engine: sessions.InProcess, how: RequestOptions, room: int) -> Conver
         conversation.ask(question)
         write(engine, conversation, brief)
     conversation.ask("x")
-    missing = N_CTX - engine.count(build_count(conversation, how)) - room
+    counted = engine.count(build_count(conversation, how))
+    missing = N_CTX - counted.tokens - room
     conversation.undo()
     conversation.ask("x" + "y" * missing)
     assert meter_of_last(engine, conversation, how) == N_CTX - room
@@ -119,11 +120,10 @@ def talked(engine: sessions.InProcess, how: RequestOptions, room: int) -> Conver
 def meter_of_last(
     engine: sessions.InProcess, conversation: Conversation, how: RequestOptions
 ) -> int:
-    return engine.count(
-        wire.CountCommand(
-            messages=conversation.messages(), template=how.loaded.template_override
-        )
+    command = wire.CountCommand(
+        messages=conversation.messages(), template=how.loaded.template_override
     )
+    return engine.count(command).tokens
 
 
 @pytest.mark.parametrize(

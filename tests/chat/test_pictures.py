@@ -9,12 +9,13 @@ import pytest
 
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
+from localspec.chat.pictures import PictureCost, add_costs
 from localspec.chat.session import ChatSession
 from localspec.chat.titles import make_title
 from localspec.errors import LocalspecError, PromptTooLongError, UsageError
 from localspec.models.pictures import PICTURE_MARK
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import CountCommand, GenerateCommand
+from localspec.protocol.wire import CountCommand, CountResult, GenerateCommand
 from tests.support.chat_pictures import (
     PHOTO,
     SKETCH,
@@ -231,8 +232,9 @@ def test_a_typed_text_cannot_stand_for_a_picture(photo: Path) -> None:
 
 def test_a_picture_costs_what_the_engine_counts(photo: Path) -> None:
     class Counter(ScriptedEngine):
-        def count(self, count: CountCommand) -> int:
-            return 9 + 30 * sum(len(each.images) for each in count.messages)
+        def count(self, count: CountCommand) -> CountResult:
+            n_images = sum(len(each.images) for each in count.messages)
+            return CountResult(9 + 30 * n_images, 2.5 * n_images)
 
     viewer = Viewer()
     session = viewer.session
@@ -242,8 +244,30 @@ def test_a_picture_costs_what_the_engine_counts(photo: Path) -> None:
     costs = session.count_pictures(Counter(), session.pending_pictures)
     session.picture_costs |= costs
 
-    assert costs[attachment().sha256].n_rows == 30
+    assert costs == {attachment().sha256: PictureCost(30, 2.5)}
     assert session.estimate_tokens("four") == before + 30
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        (PictureCost(1020, 16.2), "1,020 tokens, about 16 s to read"),
+        (PictureCost(64, 75.0), "64 tokens, about 1 min 15 s to read"),
+        (PictureCost(1, 0.4), "1 token"),
+        (PictureCost(64), "64 tokens"),
+    ],
+)
+def test_a_cost_has_the_tokens_and_the_seconds_that_are_worth_a_word(
+    cost: PictureCost, text: str
+) -> None:
+    assert cost.text == text
+
+
+def test_the_seconds_of_several_pictures_are_unknown_if_those_of_one_are() -> None:
+    one = PictureCost(30, 2.5)
+
+    assert add_costs([one, one]) == PictureCost(60, 5.0)
+    assert add_costs([one, PictureCost(30)]) == PictureCost(60)
 
 
 def test_a_new_chat_has_no_pictures_of_the_last(photo: Path) -> None:

@@ -1,10 +1,13 @@
 """`localspec run --image`: a picture for one answer."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from tests.support.dialogue import Dialogue
 from tests.support.picture_bytes import empty_png, png, shades
 from tests.support.run_command import Done, localspec
 from tests.support.vision_models import VisionFiles, VisionModels
@@ -165,6 +168,40 @@ def test_a_projector_of_another_model_is_named(
 
     assert done.code == 12
     assert other.name in done.err
+
+
+def test_a_chat_says_at_its_start_what_is_attached(
+    files: VisionFiles, tmp_path: Path
+) -> None:
+    small = tmp_path / "small one.png"
+    small.write_bytes(SMALL)
+    notes = tmp_path / "notes.txt"
+    notes.write_text("the one")
+    arguments = (
+        *("--ctx", "1024", "--threads", "1", "--private"),
+        *("--image-model", files.projector, "--image", small, "--file", notes),
+    )
+    with Dialogue("run", files.model, *arguments) as chat:
+        said = chat.until("\n> ")
+
+        assert "Attached to your next message: notes.txt, 1 line. About" in said
+        assert re.search(r"small one\.png, 40 x 30, \d+ tokens\.", said)
+
+        chat.type(f"/image {shlex.quote(str(small))}\r")
+        assert re.search(r"small one\.png, 40 x 30, \d+ tokens\.", chat.until("\n> "))
+
+
+def test_a_chat_without_a_projector_refuses_the_picture_at_its_start(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    small = tmp_path / "small.png"
+    small.write_bytes(SMALL)
+    arguments = ("--ctx", "1024", "--threads", "1", "--private", "--image", small)
+    with Dialogue("run", zoo["chatty"], *arguments) as chat:
+        said = chat.until("\n> ")
+
+        assert "does not see pictures" in said
+        assert "Attached" not in said
 
 
 def test_raw_has_no_place_for_a_picture(files: VisionFiles, tmp_path: Path) -> None:

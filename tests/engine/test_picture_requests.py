@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from localspec.engine.prompt_pictures import PictureTimer
 from localspec.engine.session import Session
 from localspec.errors import ModelFileError, PictureError, PromptTooLongError
 from localspec.llama.images import Projector
@@ -21,6 +22,7 @@ from localspec.protocol.wire import (
     GenerateCommand,
     InspectCommand,
     LoadCommand,
+    MeasuredCosts,
     PictureRef,
     ProjectorSettings,
     ReplayCommand,
@@ -73,6 +75,7 @@ def album(tmp_path: Path) -> Album:
 
 SMALL = png(shades(40, 30))
 WIDE = png(shades(90, 20))
+N_ROWS = 16  # That gemma3 makes of any picture here.
 
 
 def ask(text: str, *images: PictureRef) -> ChatMessage:
@@ -162,6 +165,49 @@ def test_a_picture_is_read_once_and_each_new_one_is_told_before(
     assert kinds.index("PictureReading") < kinds.index("Prefill")
     assert [each.sha256 for each in readings(second)] == [wide.sha256]
     assert readings(third) == []
+
+
+def test_how_long_a_picture_takes_is_known_before_it_is_sent(
+    gemma: Session, album: Album
+) -> None:
+    reader = gemma._pair.pictures
+    assert reader is not None
+    reader._timer = PictureTimer("", 0.5)
+    question = ask("one", album.add(SMALL))
+    count = CountCommand(messages=(question,))
+
+    before = gemma.count(count).picture_seconds
+    _, events = answer(gemma, question)
+    afterwards = gemma.count(count).picture_seconds
+
+    (reading,) = readings(events)
+    assert before == reading.seconds_expected == 0.5 * N_ROWS
+    assert afterwards == 0.0
+    assert gemma.count(CountCommand(text="hi")).picture_seconds is None
+
+
+def test_the_speed_of_pictures_is_measured_and_used_by_the_next_run(
+    vision_models: VisionModels, album: Album
+) -> None:
+    files = vision_models["gemma3"]
+    count = CountCommand(messages=(ask("one", album.add(SMALL)),))
+    earlier = MeasuredCosts(1.0, {"1": 1.0})
+    with seeing(files, measured=earlier) as session:
+        answer(session, *count.messages)
+        (costs,) = session.measured_costs()
+    assert costs.pictures is not None
+
+    slow = replace(costs.pictures, row_ms=500.0)
+    with seeing(files, measured=replace(costs, pictures=slow)) as session:
+        assert session.count(count).picture_seconds == 0.5 * N_ROWS
+        (costs,) = session.measured_costs()
+        assert costs.pictures == slow
+
+    text_only = LoadCommand(str(files.model), target_settings=ROOMY)
+    text_only = replace(text_only, measured=replace(costs, pictures=slow))
+    with closing(Session(text_only)) as session:
+        (costs,) = session.measured_costs()
+        assert costs.pictures == slow
 
 
 def test_a_picture_in_memory_needs_its_file_no_more(

@@ -22,6 +22,7 @@ from localspec.protocol.wire import (
     CountCommand,
     GenerateCommand,
     PictureRef,
+    PictureSpeed,
     ToolCall,
 )
 from tests.support import tinygguf
@@ -273,10 +274,19 @@ def test_a_picture_of_any_size_has_a_thumbnail(size: tuple[int, int]) -> None:
 
 
 def test_the_expected_time_is_what_the_last_picture_took() -> None:
-    timer = PictureTimer(0.01)
+    timer = PictureTimer("a", 0.01)
     assert timer.expect(100) == 1.0
 
     timer.record(50, 1.0)
 
     assert timer.expect(100) == 2.0
-    assert PictureTimer(None).expect(100) is None
+    assert timer.measured == PictureSpeed("a", 20.0)
+    assert PictureTimer("a", None).expect(100) is None
+
+
+def test_what_earlier_runs_measured_holds_for_the_same_projector() -> None:
+    measured = PictureSpeed("a", 20.0)
+
+    assert PictureTimer("a", 0.01, measured=measured).expect(100) == 2.0
+    assert PictureTimer("b", 0.01, measured=measured).expect(100) == 1.0
+    assert PictureTimer("b", None, measured=measured).expect(100) is None

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from localspec.models.projectors import Senses
 from localspec.protocol.wire import LoadCommand
 from localspec.report.fit import describe_projector
 from tests.support import ghost_projectors, shapes
+from tests.support.long_cases import often
+from tests.support.vision_models import VisionModels
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -55,6 +58,36 @@ def test_the_rule_is_as_large_as_llama_cpps_count(name: str, tmp_path: Path) -> 
     assert counted > shape.weights
     assert shape.weights + compute == pytest.approx(counted, rel=_LARGEST_ERROR / 3)
     assert compute == pytest.approx(counted - shape.weights, rel=_LARGEST_ERROR)
+
+
+_TAKEN_ERROR = 0.06
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count otherwise")
+@pytest.mark.parametrize("kind", often(("smolvlm", "gemma3", "qwen35"), ("qwen35",)))
+def test_a_loaded_projector_takes_what_was_foretold(
+    vision_models: VisionModels, kind: str, tmp_path: Path
+) -> None:
+    """A tower of true size beside a tiny model; its weights are a hole, read as zeros."""
+    files = vision_models[kind]
+    n_text = reader.read(files.model).n_embd
+    towers: dict[str, Callable[[int], ghost_projectors.Tower]] = {
+        "smolvlm": ghost_projectors.smolvlm,
+        "gemma3": ghost_projectors.gemma3,
+        "qwen35": ghost_projectors.qwen35,
+    }
+    path = towers[kind](n_text).write(tmp_path / "mmproj.gguf")
+    shape = projector_shape.from_header(reader.read(path))
+    rows = shape.rows(on_gpu=False, n_batch=512)
+    foretold = shape.weights + shape.compute_bytes(rows, on_gpu=False)
+
+    command = [sys.executable, "-m", "tests.support.projector_load"]
+    command += [str(files.model), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    weights, buffer = map(int, done.stdout.split())
+
+    print(f"{kind}: {foretold:,} foretold, {weights:,} + {buffer:,} taken")
+    assert weights + buffer == pytest.approx(foretold, rel=_TAKEN_ERROR)
 
 
 def test_rows_are_limited_by_the_device_the_kind_and_the_batch(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ ROW = json.loads("""
 [3.2, 9.0], [0.0, 0.0], [7.0, 8.0], [30.1, 33.0]], "confidences": [5.4, 3.0, 3.2, 4.4, 40.0],
 "copy_rates": [0.25, 0.6, 0.725, 0.8, 0.9, 0.96],
 "error": -1.1713, "error_rounds": 7.31, "judged": 51, "since": 46, "own": 0.93,
-"length": 101.5, "answers": 3, "reading": 0.1388}}, "other_load": 0.026}
+"length": 101.5, "answers": 3, "reading": 0.1388}}, "other_load": 0.026,
+"pictures": {"projector": "mmproj.gguf, 850000000, CPU", "row_ms": 7.25}}
 """)
 """As an answer of the demo pair leaves it."""
 READS = PairReads(
@@ -81,6 +82,9 @@ UNUSABLE: dict[str, Callable[[dict[str, Any]], object]] = {
     ),
     "curve: Expected `object`, got `array`": lambda row: row.update(curve=[1]),
     "t1_ms: Expected `float` >= 0.01: 0.0": lambda row: row.update(t1_ms=0.0),
+    "pictures.row_ms: Expected `float` >= 0.0: -1": lambda row: row["pictures"].update(
+        row_ms=-1
+    ),
     "t1_ms: Expected `float` >= 0.01: -1": lambda row: row.update(t1_ms=-1),
     "t1_ms: Expected `float` >= 0.01: nan": lambda row: row.update(t1_ms=float("nan")),
     "t1_ms: Expected `float` <= 1000000.0: inf": lambda row: row.update(
@@ -183,7 +187,7 @@ class Rows:
         model.write_bytes(b"GGUF")
         self.key = make_key(LoadCommand(str(model)))
         self.store = MeasurementStore(folder / "measured.sqlite")
-        assert self.store.write_costs(self.key, MeasuredCosts(**ROW), READS)
+        assert self.store.write_costs(self.key, from_json(MeasuredCosts, ROW), READS)
         assert self.store.write_memory(self.key, MEMORY)
         self._db = sqlite3.connect(folder / "measured.sqlite")
 
@@ -244,7 +248,7 @@ def use_record(record: PairMeasurement, hardware: HardwareSpeed) -> None:
     """Compute what estimates compute with a record and an undamaged one beside it."""
     if record.measured is not None:
         use_costs(record.measured)
-    other = PairMeasurement("other", MeasuredCosts(**ROW), OTHER, MEMORY)
+    other = PairMeasurement("other", from_json(MeasuredCosts, ROW), OTHER, MEMORY)
     calibrated = calibration.calibrate(hardware, [record, other])
     for speed in calibrated.measured_speeds.values():
         assert speed.bandwidth is not None
@@ -420,8 +424,8 @@ VERSION = range(60, 64)
 def check_saving(rows: Rows, place: str) -> None:
     rows.store.read_all()
 
-    assert rows.store.write_costs(rows.key, MeasuredCosts(**ROW), READS), place
-    assert rows.store.read_costs(rows.key) == MeasuredCosts(**ROW), place
+    assert rows.store.write_costs(rows.key, from_json(MeasuredCosts, ROW), READS), place
+    assert rows.store.read_costs(rows.key) == from_json(MeasuredCosts, ROW), place
 
 
 @pytest.mark.parametrize("stride", [53, pytest.param(1, marks=pytest.mark.long)])
@@ -490,6 +494,6 @@ def test_a_file_that_may_not_be_written_is_kept(
     monkeypatch.setattr(sqlite3, "connect", connect)
 
     assert not rows.store.write_memory(rows.key, MEMORY)
-    assert rows.store.read_costs(rows.key) == MeasuredCosts(**ROW)
+    assert rows.store.read_costs(rows.key) == from_json(MeasuredCosts, ROW)
     left = {file.name for file in memory_path.iterdir()}
     assert left - {".lock"} == {path.name, "a.gguf"}

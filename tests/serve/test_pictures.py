@@ -14,7 +14,7 @@ from localspec.launch import LoadOptions, ResolvedPair
 from localspec.launch.engine_host import EngineHost
 from localspec.models.pictures import PICTURE_MARK, without_marks
 from localspec.protocol.events import Event, GenerationFinished
-from localspec.protocol.wire import ChatMessage, CountCommand
+from localspec.protocol.wire import ChatMessage, CountCommand, CountResult
 from localspec.serve import messages, prompts, responses
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.api_error import ApiError
@@ -308,9 +308,9 @@ def test_an_answer_of_the_assistant_has_no_pictures() -> None:
 class SeeingEngine(ScriptedEngine):
     """A picture has 24 tokens, a message 8."""
 
-    def count(self, count: CountCommand) -> int:
+    def count(self, count: CountCommand) -> CountResult:
         n_images = sum(len(each.images) for each in count.messages)
-        return 8 * len(count.messages) + 24 * n_images
+        return CountResult(8 * len(count.messages) + 24 * n_images)
 
 
 @contextmanager
@@ -399,7 +399,7 @@ def test_anthropics_client_sends_a_picture(seer: Served, engine: SeeingEngine) -
 
     assert answer.content[0].text == text == "A photo."
     assert bodies(engine.asked[-1].messages[0]) == [PHOTO]
-    assert counted.input_tokens == engine.count(engine.asked[-1].to_count()) == 32
+    assert counted.input_tokens == engine.count(engine.asked[-1].to_count()).tokens == 32
 
 
 def test_a_refusal_has_the_field(seer: Served) -> None:

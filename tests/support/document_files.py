@@ -29,18 +29,22 @@ def make_zip(
 # --- PDF
 
 
+SMALL_FORM = "/Width 8 /Height 8 /ColorSpace /DeviceGray /BitsPerComponent 8"
+"""What a PDF says of a small picture, but for its filter."""
+
+
 def make_pdf(
     pages: Sequence[str | bytes],
     *,
     compress: bool = True,
     matrix: str = "612 0 0 792 0 0",
     rotate: int = 0,
-    filters: str = "/DCTDecode",
+    form: str = f"{SMALL_FORM} /Filter /DCTDecode",
     draws: str = "/Im0 Do",
 ) -> bytes:
-    """A PDF with a page for each text; a page of bytes is a JPEG's, as of a scan.
+    """A PDF with a page for each text; a page of bytes is a picture's, as of a scan.
 
-    `matrix`, `rotate`, `filters` and `draws` are of such pages.
+    `matrix`, `rotate`, `form` and `draws` are of such pages.
     """
     objects: list[bytes] = []
 
@@ -57,9 +61,7 @@ def make_pdf(
             picture = add(
                 _stream(
                     page,
-                    b"/Type /XObject /Subtype /Image /Width 8 /Height 8 "
-                    b"/ColorSpace /DeviceGray /BitsPerComponent 8 /Filter "
-                    + filters.encode(),
+                    b"/Type /XObject /Subtype /Image %s" % form.encode("latin-1"),
                 )
             )
             content = add(_stream(f"q {matrix} cm {draws} Q".encode()))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from localspec.protocol.events import EngineReady, Event, TokenScore
 from localspec.protocol.wire import (
     CountCommand,
+    CountResult,
     DraftScore,
     GenerateCommand,
     InspectCommand,
@@ -28,7 +29,7 @@ class BareEngine:
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         raise AssertionError("nothing is generated")
 
-    def count(self, count: CountCommand) -> int:
+    def count(self, count: CountCommand) -> CountResult:
         raise AssertionError("nothing is counted")
 
     def tokenize(self, tokenize: TokenizeCommand) -> TokenizeResult:

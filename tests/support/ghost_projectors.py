@@ -142,11 +142,11 @@ class Tower:
         yield from self.rest.items()
 
 
-def gemma3() -> Tower:
+def gemma3(n_text: int = 2560) -> Tower:
     """Of Gemma 3 4B: 64 × 64 patches, whatever the picture is."""
     return Tower(
         "gemma3",
-        2560,
+        n_text,
         n_embd=1152,
         n_layer=27,
         n_ff=4304,
@@ -158,7 +158,7 @@ def gemma3() -> Tower:
             "v.post_ln.weight": (1152,),
             "v.post_ln.bias": (1152,),
             "mm.soft_emb_norm.weight": (1152,),
-            "mm.input_projection.weight": (2560, 1152),
+            "mm.input_projection.weight": (n_text, 1152),
         },
         keys={"projector.scale_factor": 4},
     )
@@ -190,11 +190,11 @@ def qwen35(n_text: int = 4096) -> Tower:
     )
 
 
-def smolvlm() -> Tower:
+def smolvlm(n_text: int = 576) -> Tower:
     """Of SmolVLM 256M: a picture is tiles of 32 × 32 patches."""
     return Tower(
         "idefics3",
-        576,
+        n_text,
         n_embd=768,
         n_layer=12,
         n_ff=3072,
@@ -204,7 +204,7 @@ def smolvlm() -> Tower:
             "v.position_embd.weight": (768, 1024),
             "v.post_ln.weight": (768,),
             "v.post_ln.bias": (768,),
-            "mm.model.fc.weight": (768 * 16, 576),
+            "mm.model.fc.weight": (768 * 16, n_text),
         },
         keys={"projector.scale_factor": 4, "preproc_image_size": 512},
     )

@@ -29,6 +29,7 @@ from localspec.protocol.events import (
 )
 from localspec.protocol.wire import (
     CountCommand,
+    CountResult,
     GenerateCommand,
     InspectCommand,
     LoadCommand,
@@ -209,8 +210,8 @@ class ScriptedEngine(BareEngine):
     def stop(self) -> None:
         self._stop.set()
 
-    def count(self, count: CountCommand) -> int:
-        return self._sizes(len(count.messages))
+    def count(self, count: CountCommand) -> CountResult:
+        return CountResult(self._sizes(len(count.messages)))
 
     def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
         """Every token gets probability 0.5."""

@@ -18,6 +18,7 @@ from localspec.protocol.events import Event, GenerationFinished, Round, Speculat
 from localspec.protocol.wire import (
     ContextSettings,
     CountCommand,
+    CountResult,
     GenerateCommand,
     LoadCommand,
     MeasuredCosts,
@@ -77,8 +78,8 @@ class InProcess(BareEngine):
         self.asked.append(request)
         return self.session.generate(request)
 
-    def count(self, count: CountCommand) -> int:
-        return self.session.count(count).tokens
+    def count(self, count: CountCommand) -> CountResult:
+        return self.session.count(count)
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         for event in self.session.probe(probe):

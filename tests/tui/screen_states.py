@@ -26,6 +26,7 @@ from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog
 from localspec.models.hub.client import HubClient
+from localspec.models.pictures import accept_picture
 from localspec.protocol.wire import LoadProgress
 from localspec.tools.toolbox import Toolbox
 from localspec.tui import app
@@ -43,6 +44,13 @@ from localspec.tui.widgets.call_question import CallQuestion
 from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.saved_chats import add_events, put
 from tests.support import scenes, wizards
+from tests.support.chat_pictures import (
+    BEACH,
+    SKETCH,
+    SeeingEngine,
+    beach_thumbnail,
+    reading,
+)
 from tests.support.clock_tools import ClockTools, asking_time, call_text, saying
 from tests.support.run_command import been_here
 from tests.support.scenes import (
@@ -441,6 +449,45 @@ NOTE = f"# Lists in Python\n\n{scenes.SAID}"
 LONG_CALL = saying(
     f"I will write it down.{call_text('write', path='notes/lists.md', text=NOTE)}"
 )
+
+
+def looking() -> App[None]:
+    """The answer is about a picture; see `shown_pictures`."""
+
+    def script() -> list[Any]:
+        plan, *rest = scenes.spoken("A beach at noon, and no clouds.")
+        return [plan, reading(BEACH, rows=1020, thumbnail=beach_thumbnail()), *rest]
+
+    options = AppOptions(seed=1)
+    runner = EngineRunner(Opening([SeeingEngine(script)]))
+
+    def first() -> Screen[None]:
+        return ChatScreen(ChatSession(scenes.PAIR, 1), runner, options)
+
+    return LocalspecApp(options, runner, first)
+
+
+async def shown_pictures(pilot: Pilot[Any]) -> None:
+    """A picture under the question, and one that waits in the message."""
+    await opened(pilot)
+    await attached(pilot, BEACH, "beach.png")
+    await asking("What is in the picture?")(pilot)
+    await attached(pilot, SKETCH, "Entwurf, zweite Fassung.png")
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    screen.composer.replace_text("And in this one?")
+    await settled(pilot)
+
+
+async def attached(pilot: Pilot[Any], data: bytes, name: str) -> None:
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    session = screen.session
+    picture = accept_picture(data, name)
+    screen.composer.attach_pictures(lambda: [session.pictures.add(picture)])
+    await wait_until(pilot, lambda: picture.picture.sha256 in session.picture_costs)
+
+
 TO_A_CORRECTION = walking(*("up",) * 8, "left")
 LONG_PAIR = ResolvedPair(Path(f"{LONG}.gguf"), Path(f"{LONG}-draft.gguf"))
 RIGHT_TO_LEFT = said_before(
@@ -476,6 +523,7 @@ CHAT: dict[str, State] = {
     "settings": (spoken, asking(scenes.QUESTION, "f4", "down")),
     "help": (spoken, asking(scenes.QUESTION, "f1")),
     "replay": (completing(), asking(scenes.CODE, "f7", "home", *["right"] * 5)),
+    "pictures": (looking, shown_pictures),
     "room": (spoken, full_context),
     "turns": (spoken, branched),
     "tool-asking": (with_tools(TOOL_CALL), calling()),

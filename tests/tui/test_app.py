@@ -34,7 +34,7 @@ PICTURES: dict[Size, tuple[str, ...]] = {
         "home-preferences", "home-damaged-preferences", "wizard-first", "wizard-second",
         "wizard-third-two-cards", "chat-empty", "chat-guess", "chat-streaming", "chat-tokens", "chat-dead",
         "chat-unicode", "chat-names", "chat-right-to-left", "chat-toast", "chat-room",
-        "chat-turns", "chat-tool-asking", "chat-tool-choosing", "chat-tool-refusing", "chat-tool-running",
+        "chat-pictures", "chat-turns", "chat-tool-asking", "chat-tool-choosing", "chat-tool-refusing", "chat-tool-running",
         "chat-tool-results", "log-found", "welcome", "welcome-no-gpu", "doctor", "doctor-running",
         "serve",
     ),

@@ -78,6 +78,17 @@ def listed(chat: Chat) -> list[str]:
 # --- reading
 
 
+async def test_of_many_documents_the_first_is_named_and_the_size_of_all(
+    folder: Path,
+) -> None:
+    """Their names would not have room in the lines above the message."""
+    async with Chat() as chat:
+        for name in ("notes.txt", "src/main.py", "src/map.py"):
+            await chat.send(f"/read {name}")
+
+        await chat.sees("+ notes.txt and 2 more, 23 characters", "/read - removes them")
+
+
 async def test_a_message_waits_for_its_document(folder: Path, slow: SlowReader) -> None:
     async with Chat() as chat:
         await submit(chat, "/read notes.txt")

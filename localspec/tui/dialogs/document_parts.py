@@ -16,12 +16,10 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.document_attachment import (
     DocumentPart,
-    DocumentSize,
+    PartChoice,
     count_short,
-    find_fitting,
 )
 from localspec.documents.document import (
-    Document,
     PartSelection,
     format_numbers,
     parse_ranges,
@@ -65,37 +63,32 @@ class DocumentPartsScreen(ModalScreen[PartSelection | None]):
     ]
     AUTO_FOCUS = "#part-numbers"
 
-    def __init__(
-        self, document: Document, parts: Sequence[DocumentPart], size: DocumentSize
-    ) -> None:
+    def __init__(self, choice: PartChoice) -> None:
         super().__init__()
-        self._document = document
-        self._document_size = size
-        self._parts = parts
-        # Lines are too many to be chosen one by one.
-        self._listed = parts[:_MAX_LISTED] if document.unit != "line" else ()
+        self._choice = choice
+        self._listed: Sequence[DocumentPart] = ()
+        if choice.unit != "line":  # Lines are too many to be chosen one by one.
+            self._listed = choice.parts[:_MAX_LISTED]
         self._drawn: frozenset[int] = frozenset()
         """The numbers that the list shows as chosen."""
         self._initial = ""
-        fitting = find_fitting(parts, size)
+        fitting = choice.find_fitting()
         if fitting is not None:
-            self._initial = format_numbers(self._resolve(fitting))
+            self._initial = format_numbers(choice.resolve(fitting))
 
     def compose(self) -> ComposeResult:
-        document = self._document
-        n_parts = count_short(document.n_parts, document.unit)
+        choice = self._choice
+        n_parts = count_short(choice.n_parts, choice.unit)
         keys = "enter attach   esc back"
         if self._listed:
             keys = "enter attach   ↑↓ space add or remove   esc back"
         with Vertical(id="sheet", classes="-listed" if self._listed else ""):
             yield Static(
-                Content(f"Which {document.unit}s of {one_line(document.name)}?"),
+                Content(f"Which {choice.unit}s of {one_line(choice.name)}?"),
                 classes="heading",
                 markup=False,
             )
-            yield Static(
-                f"{n_parts}, {self._document_size.text}", id="now", markup=False
-            )
+            yield Static(f"{n_parts}, {choice.size.text}", id="now", markup=False)
             yield PartNumbersField(self._initial)
             yield Static(id="chosen-parts", markup=False)
             yield MarkedList(id_="part-list")
@@ -112,10 +105,6 @@ class DocumentPartsScreen(ModalScreen[PartSelection | None]):
             part_list.highlighted = 0
         self._show_chosen()
 
-    def _resolve(self, selection: PartSelection) -> tuple[int, ...]:
-        document = self._document
-        return selection.resolve(document.name, document.unit, document.n_parts)
-
     def _selection(self) -> PartSelection | None:
         """What is typed; None if it is no list of numbers."""
         ranges = parse_ranges(self.query_one(Input).value)
@@ -127,7 +116,7 @@ class DocumentPartsScreen(ModalScreen[PartSelection | None]):
         if selection is None:
             return None
         try:
-            return self._resolve(selection)
+            return self._choice.resolve(selection)
         except UsageError:
             return None
 
@@ -145,20 +134,31 @@ class DocumentPartsScreen(ModalScreen[PartSelection | None]):
         numbers = self._chosen()
         self._draw_list(frozenset(numbers or ()))
         line = self.query_one("#chosen-parts", Static)
-        if numbers is None:
-            unit = self._document.unit
-            problem = f"No {unit} has these numbers."
-            if not self.query_one(Input).value.strip():
-                problem = f"No {unit} is chosen."
+        choice = self._choice
+        problem = self._find_problem(numbers)
+        if numbers is None or problem:
             line.update(Content.styled(problem, "$warning"))
             return
         chosen = set(numbers)
-        n_tokens = sum(part.n_tokens for part in self._parts if part.number in chosen)
+        n_tokens = sum(part.n_tokens for part in choice.parts if part.number in chosen)
         tokens = count_short(n_tokens, "token")
-        text = f"{count(len(numbers), self._document.unit)}, about {tokens}"
-        left = self._document_size.n_left
+        text = f"{count(len(numbers), choice.unit)}, about {tokens}"
+        left = choice.size.n_left
         style = "$warning" if left is not None and n_tokens > left else "$muted"
         line.update(Content.styled(text, style))
+
+    def _find_problem(self, numbers: tuple[int, ...] | None) -> str:
+        """Why these numbers cannot be taken; empty if they can."""
+        unit = self._choice.unit
+        if numbers is None:
+            if self.query_one(Input).value.strip():
+                return f"No {unit} has these numbers."
+            return f"No {unit} is chosen."
+        max_chosen = self._choice.max_chosen
+        if max_chosen is not None and len(numbers) > max_chosen:
+            n_chosen = count(len(numbers), unit)
+            return f"{n_chosen}; the message takes {count(max_chosen, 'picture')}."
+        return ""
 
     def _draw_list(self, chosen: frozenset[int]) -> None:
         """Draw again the rows whose mark has changed."""
@@ -195,5 +195,5 @@ class DocumentPartsScreen(ModalScreen[PartSelection | None]):
 
     @on(Input.Submitted)
     def _take_chosen(self) -> None:
-        if self._chosen() is not None:
+        if not self._find_problem(self._chosen()):
             self.dismiss(self._selection())

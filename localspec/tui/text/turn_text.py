@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from localspec.chat.conversation import (
     PictureAttachment,
     Turn,
 )
-from localspec.chat.pictures import PictureCost
+from localspec.chat.pictures import PictureCost, add_costs
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.tool_loop import CallState
 from localspec.models.chat_template.thinking_tags import AnswerPart
@@ -29,7 +29,7 @@ from localspec.protocol.events import (
     TokenScore,
 )
 from localspec.report.answer_stats import END_REASONS
-from localspec.report.picture_text import name_reading
+from localspec.report.picture_text import describe_reading
 from localspec.report.speculation import view_speculation
 from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
@@ -55,11 +55,15 @@ from localspec.tui.text.token_classes import (
 )
 from localspec.tui.text.wrapping import one_line, shorten
 from localspec.tui.themes import MarkdownStyle
-from localspec.units import count, duration, short_count
+from localspec.units import count, count_tokens, duration, short_count
 
 _LONG_QUESTION = 50_000
 """A question longer than this is drawn in part."""
 _SHOWN_CHARACTERS = 5_000
+_MAX_LISTED = 2
+"""Files, and pictures, above the message: the lines there are three."""
+_MAX_THUMBNAILS = 4
+"""Under a question. With those of a scan of 20 pages the answer would be far away."""
 _END_HINTS: dict[FinishReason, str] = {
     "length": ": f4 settings",
     "context": ": /ctx N loads more, ctrl+n starts a new chat",
@@ -96,17 +100,22 @@ def format_attachment(file: Attachment) -> str:
     return f"+ {name}, {short_count(len(file.text))} characters"
 
 
+def format_pending_attachments(files: Sequence[Attachment]) -> list[str]:
+    """A part for each; of more than two only the first, and the size of all of them."""
+    if len(files) <= _MAX_LISTED:
+        return [format_attachment(file) for file in files]
+    n_characters = sum(len(file.text) for file in files)
+    others = f"{one_line(files[0].name)} and {len(files) - 1} more"
+    return [f"+ {others}, {short_count(n_characters)} characters"]
+
+
 def format_picture(picture: PictureAttachment, cost: PictureCost | None = None) -> str:
     """Also of audio. `cost`: of one that is not sent yet."""
     parts = [one_line(picture.name), describe_extent(picture)]
-    n_rows = picture.n_rows if cost is None else cost.n_rows
-    if n_rows is not None:
-        n_tokens = f"{n_rows:,} tokens"
-        if n_rows == 1:
-            n_tokens = "1 token"
-        parts.append(n_tokens)
-    if cost is not None and cost.seconds is not None:
-        parts.append(f"about {max(1, round(cost.seconds))} s")
+    if cost is not None:
+        parts.append(cost.text)
+    elif picture.n_rows is not None:
+        parts.append(count_tokens(picture.n_rows))
     return f"+ {', '.join(parts)}"
 
 
@@ -117,12 +126,20 @@ def describe_extent(picture: PictureAttachment) -> str:
     return f"{picture.width}×{picture.height}"
 
 
-def describe_picture_reading(reading: PictureReading) -> str:
-    which = name_reading(reading)
-    seconds = reading.seconds_expected
-    if seconds is None:
-        return f"reading {which} …"
-    return f"reading {which}, about {max(1, round(seconds))} s …"
+def format_pending_pictures(
+    pictures: Sequence[PictureAttachment], costs: Mapping[str, PictureCost]
+) -> list[str]:
+    """A part for each; of more than two only the first, and what all of them cost.
+
+    `costs`: by hash, as far as they are known.
+    """
+    if len(pictures) <= _MAX_LISTED:
+        return [format_picture(each, costs.get(each.sha256)) for each in pictures]
+    parts = [f"{one_line(pictures[0].name)} and {len(pictures) - 1} more"]
+    known = [costs[each.sha256] for each in pictures if each.sha256 in costs]
+    if len(known) == len(pictures):
+        parts.append(add_costs(known).text)
+    return [f"+ {', '.join(parts)}"]
 
 
 def truncate_question(text: str, *, keep_end: bool = False) -> str:
@@ -279,14 +296,15 @@ class TurnText:
     # ----------------------------------------------------------------------------
 
     def _make_picture_blocks(self) -> Iterator[TextBlock]:
+        is_drawn = self._draws_pictures and len(self._pictures) <= _MAX_THUMBNAILS
         for picture in self._pictures:
             yield Paragraph(format_picture(picture), "muted")
-            if picture.thumbnail is not None and self._draws_pictures:
+            if picture.thumbnail is not None and is_drawn:
                 yield ThumbnailBlock(picture.thumbnail)
 
     def _show_reading(self, reading: PictureReading) -> None:
         self._is_reading_picture = True
-        self.set_note(describe_picture_reading(reading))
+        self.set_note(f"{describe_reading(reading)} …")
         pictures = tuple(picture.with_reading(reading) for picture in self._pictures)
         if pictures != self._pictures:
             self._pictures = pictures

@@ -30,7 +30,10 @@ from localspec.tui.file_finder import FileFinder
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
-from localspec.tui.text.turn_text import format_attachment, format_picture
+from localspec.tui.text.turn_text import (
+    format_pending_attachments,
+    format_pending_pictures,
+)
 from localspec.tui.text.wrapping import one_line, slice_text
 from localspec.tui.widgets.pointer_list import MarkedList
 from localspec.units import short_count
@@ -71,7 +74,9 @@ class CompletionList(MarkedList, can_focus=False):
         choices = tab_completion.complete(typed)[:_MAX_LISTED]
         self._are_files = False
         self._gap = ""
-        self._list([] if choices == [typed] else choices)
+        if choices == [typed]:
+            choices = []
+        self._list(choices)
 
     def show_files(self, query: str, paths: Sequence[str], gap: str = "") -> None:
         """Lists the files for the letters after `@`; there may be more at each call.
@@ -509,12 +514,11 @@ class AttachedFiles(Static):
 
         `read_now`: the names of documents that are still being read.
         """
-        parts = [format_attachment(file) for file in files]
+        parts = format_pending_attachments(files)
         parts += [f"reading {name} …" for name in read_now]
         if parts:
             parts.append("/read - removes them")
-        for picture in pictures:
-            parts.append(format_picture(picture, costs.get(picture.sha256)))
+        parts += format_pending_pictures(pictures, costs)
         if any(not each.is_audio for each in pictures):
             parts.append("/image - removes them")
         if any(each.is_audio for each in pictures):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
+import struct
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +28,11 @@ from localspec.models.pictures import PICTURE_MARK, check_picture
 from localspec.serve import messages, prompts, responses
 from localspec.serve.api_error import ApiError
 from localspec.tui.dialogs.choices import ConfirmScreen
+from localspec.tui.dialogs.document_parts import DocumentPartsScreen
 from tests.support.app_driver import Chat, said
-from tests.support.chat_pictures import ready_to_see, seen
+from tests.support.chat_pictures import SeeingEngine, seen
 from tests.support.dialogue import Dialogue
-from tests.support.document_files import make_pdf, write_pdf
+from tests.support.document_files import SMALL_FORM, make_pdf, write_pdf
 from tests.support.picture_bytes import jpeg, shades
 from tests.support.run_command import Done, localspec
 from tests.support.scripted_engine import ScriptedEngine
@@ -36,6 +41,7 @@ from tests.support.zoo import Zoo
 
 pytest.importorskip("pypdf")
 
+PACKED = f"{SMALL_FORM} /Filter /FlateDecode"
 PAGES = [jpeg(shades(4, 5)), jpeg(shades(5, 4)), jpeg(shades(6, 3))]
 
 
@@ -68,7 +74,9 @@ def test_chosen_pages_alone_are_read(file: Path) -> None:
 
 def test_a_jpeg_that_is_packed_once_more_is_unpacked(file: Path) -> None:
     packed = zlib.compress(PAGES[0])
-    file.write_bytes(make_pdf([packed], filters="[ /FlateDecode /DCTDecode ]"))
+    file.write_bytes(
+        make_pdf([packed], form=f"{SMALL_FORM} /Filter [ /FlateDecode /DCTDecode ]")
+    )
 
     assert read(file).pictures[0].data == PAGES[0]
 
@@ -76,22 +84,201 @@ def test_a_jpeg_that_is_packed_once_more_is_unpacked(file: Path) -> None:
 @pytest.mark.parametrize(
     ("filters", "what"),
     [
-        ("/CCITTFaxDecode", "a fax (CCITT) picture"),
         ("/JBIG2Decode", "a JBIG2 picture"),
         ("/JPXDecode", "a JPEG 2000 picture"),
-        ("[ ]", "a picture that is no JPEG"),
-        ("[ /DCTDecode /FlateDecode ]", "a picture that is no JPEG"),
-        ("[ /Crypt /DCTDecode ]", "a picture that is no JPEG"),
+        ("/Unheard", "a picture of an unknown encoding"),
+        ("[ /DCTDecode /FlateDecode ]", "a picture that is packed in an unusual way"),
+        ("[ /Crypt /DCTDecode ]", "a picture that is packed in an unusual way"),
     ],
 )
 def test_another_encoding_is_named(file: Path, filters: str, what: str) -> None:
-    file.write_bytes(make_pdf(PAGES, filters=filters))
+    file.write_bytes(make_pdf(PAGES, form=f"{SMALL_FORM} /Filter {filters}"))
 
     with pytest.raises(UsageError) as refused:
         read(file)
 
-    assert f"page 1 is {what}; only JPEG" in refused.value.message
+    assert f"page 1 is {what}, which cannot be shown" in refused.value.message
     assert "ocrmypdf" in refused.value.hint
+
+
+# --- pages that are no JPEG
+
+SIZE = (21, 13)
+"""Width and height; a row of 21 bits ends within a byte."""
+FLATE = "/Filter /FlateDecode"
+FAX = "/Filter /CCITTFaxDecode"
+PREDICTOR = "/DecodeParms << /Predictor 15 /Colors 3 /Columns 21 >>"
+
+
+def pattern(mode: str) -> Any:
+    """A picture of Pillow's: lines on white, and in `RGB` or `L` a ramp."""
+    pil = pytest.importorskip("PIL.Image")
+    picture = pil.new("RGB", SIZE, "white")
+    for x, y in product(range(SIZE[0]), range(SIZE[1])):
+        if (x + 2 * y) % 5 == 0:
+            picture.putpixel((x, y), (0, 0, 0))
+        elif mode != "1" and y > 8:
+            picture.putpixel((x, y), (12 * x, 255 - 12 * x, 40))
+    return picture.convert(mode, dither=0)
+
+
+def describe(mode: str, *more: str) -> str:
+    space = "/DeviceRGB" if mode == "RGB" else "/DeviceGray"
+    bits = 1 if mode == "1" else 8
+    size = f"/Width {SIZE[0]} /Height {SIZE[1]}"
+    return " ".join([size, f"/BitsPerComponent {bits} /ColorSpace {space}", *more])
+
+
+def see(page: Scan) -> Any:
+    """The first page, decoded, in colours."""
+    pil = pytest.importorskip("PIL.Image")
+    return pil.open(BytesIO(page.pictures[0].data)).convert("RGB")
+
+
+def png_rows(picture: Any) -> bytes:
+    """The data of Pillow's PNG, whose rows have filters."""
+    out = BytesIO()
+    picture.save(out, "PNG")
+    data = out.getvalue()
+    start = data.index(b"IDAT")
+    (length,) = struct.unpack_from(">I", data, start - 4)
+    return data[start + 4 : start + 4 + length]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "RGB"])
+def test_packed_samples_become_a_png_of_the_same_pixels(file: Path, mode: str) -> None:
+    picture = pattern(mode)
+    packed = zlib.compress(picture.tobytes())
+    file.write_bytes(make_pdf([packed], form=f"{describe(mode)} {FLATE}"))
+
+    scan = read(file)
+
+    assert scan.pictures[0].picture.kind == "png"
+    assert see(scan).tobytes() == picture.convert("RGB").tobytes()
+
+
+def test_rows_that_are_filtered_as_in_a_png_are_kept(file: Path) -> None:
+    picture = pattern("RGB")
+    form = describe("RGB", PREDICTOR)
+    file.write_bytes(make_pdf([png_rows(picture)], form=f"{form} {FLATE}"))
+
+    assert see(read(file)).tobytes() == picture.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["1", "L"])
+def test_samples_of_which_0_is_white_are_shown_so(file: Path, mode: str) -> None:
+    picture = pattern(mode)
+    packed = zlib.compress(bytes(255 - byte for byte in picture.tobytes()))
+    form = describe(mode, "/Decode [1 0]")
+    file.write_bytes(make_pdf([packed], form=f"{form} {FLATE}"))
+
+    assert see(read(file)).tobytes() == picture.convert("RGB").tobytes()
+
+
+def test_a_mask_is_black_on_white(file: Path) -> None:
+    picture = pattern("1")
+    form = f"/Width {SIZE[0]} /Height {SIZE[1]} /ImageMask true"
+    packed = zlib.compress(picture.tobytes())
+    file.write_bytes(make_pdf([packed], form=f"{form} {FLATE}"))
+
+    assert see(read(file)).tobytes() == picture.convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("table", ["<FFFFFF102030>", "(\xff\xff\xff\x10\x20\x30)"])
+def test_colours_of_a_palette_are_looked_up(file: Path, table: str) -> None:
+    form = (
+        "/Width 2 /Height 1 /BitsPerComponent 8 "
+        f"/ColorSpace [ /Indexed /DeviceRGB 1 {table} ]"
+    )
+    packed = zlib.compress(b"\1\0")
+    file.write_bytes(make_pdf([packed], form=f"{form} {FLATE}"))
+
+    shown = see(read(file))
+
+    assert shown.getpixel((0, 0)) == (0x10, 0x20, 0x30)
+    assert shown.getpixel((1, 0)) == (255, 255, 255)
+
+
+def test_a_png_is_turned_as_its_page(file: Path) -> None:
+    packed = zlib.compress(pattern("L").tobytes())
+    form = describe("L")
+    file.write_bytes(make_pdf([packed], form=f"{form} {FLATE}", rotate=90))
+
+    assert read(file).pictures[0].picture.orientation == 6
+
+
+def write_fax(picture: Any) -> bytes:
+    """What a fax of group 4 has for a picture of black on white."""
+    pil = pytest.importorskip("PIL.Image")
+    operations = pytest.importorskip("PIL.ImageOps")
+    out = BytesIO()
+    # Pillow calls 0 white in a fax.
+    operations.invert(picture.convert("L")).convert("1").save(
+        out, "TIFF", compression="group4"
+    )
+    tags = pil.open(BytesIO(out.getvalue())).tag_v2
+    (start,) = tags[273]
+    (length,) = tags[279]
+    return out.getvalue()[start : start + length]
+
+
+@pytest.mark.parametrize("is_white_0", [False, True])
+def test_a_fax_is_shown_black_on_white(file: Path, *, is_white_0: bool) -> None:
+    picture = pattern("1")
+    more = ""
+    if is_white_0:
+        more = "/BlackIs1 true"
+    form = describe("1", f"/DecodeParms << /K -1 /Columns {SIZE[0]} {more} >>")
+    file.write_bytes(make_pdf([write_fax(picture)], form=f"{form} {FAX}"))
+
+    shown = see(read(file)).convert("1")
+
+    if is_white_0:  # The page is to be inverted: its text is white.
+        assert shown.tobytes() != picture.tobytes()
+        assert shown.getpixel((1, 0)) == 0
+    else:
+        assert shown.tobytes() == picture.tobytes()
+
+
+def test_a_fax_is_turned_as_its_page(file: Path) -> None:
+    picture = pattern("1")
+    form = describe("1", f"/DecodeParms << /K -1 /Columns {SIZE[0]} >>")
+    fax = write_fax(picture)
+    file.write_bytes(make_pdf([fax], form=f"{form} {FAX}", rotate=90))
+
+    shown = see(read(file))
+
+    assert shown.size == (SIZE[1], SIZE[0])
+    assert shown.convert("1").tobytes() == picture.rotate(-90, expand=True).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("form", "what"),
+    [
+        (describe("L").replace("Gray", "CMYK"), "a picture of inks (CMYK)"),
+        (describe("L").replace("21", "70000"), "a picture of more than 40 million"),
+        (describe("RGB").replace("21", "210"), "a picture that is cut short"),
+        (describe("L").replace("21", "-21"), "a damaged picture"),
+        (describe("L").replace("Component 8", "Component 7"), "a picture of 7 bits"),
+    ],
+)
+def test_samples_that_cannot_be_shown_are_named(
+    file: Path, form: str, what: str
+) -> None:
+    packed = zlib.compress(bytes(21 * 13))
+    form = form.replace("/Height 13", "/Height 1300")
+    file.write_bytes(make_pdf([packed], form=f"{form} {FLATE}"))
+
+    with pytest.raises(UsageError, match=re.escape(f"page 1 is {what}")):
+        read(file)
+
+
+def test_an_old_fax_is_named(file: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    file.write_bytes(make_pdf([b"x" * 40], form=f"{SMALL_FORM} {FAX}"))
+
+    with pytest.raises(UsageError, match=r"a fax \(CCITT\) picture of a rare kind"):
+        read(file)
 
 
 def test_a_page_of_several_pictures_is_named(file: Path) -> None:
@@ -190,8 +377,10 @@ def test_pages_that_are_all_one_picture_have_a_limit(file: Path) -> None:
         make_pdf(PAGES, draws="/Im0 Do " + "[" * 100_000),
         make_pdf(["text"]),
         b"%PDF-1.7\n",
+        make_pdf([zlib.compress(bytes(90_000_000), 1)], form=PACKED),
+        make_pdf([b"no samples"], form=PACKED),
     ],
-    ids=["cut", "no JPEG", "deep", "text", "empty"],
+    ids=["cut", "no JPEG", "deep", "text", "empty", "bomb", "no samples"],
 )
 def test_a_hostile_scan_ends_in_one_line(
     data: bytes, file: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,35 +406,80 @@ def test_text_is_read_as_text(file: Path) -> None:
 # --- the app
 
 
-class SeeingEngine(ScriptedEngine):
+@pytest.fixture
+def engine() -> SeeingEngine:
     """A picture has 256 tokens."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: seen("A", " scan."), ready=ready_to_see())
-
-    def count(self, count: Any) -> int:
-        return 8 + 256 * sum(len(each.images) for each in count.messages)
+    made = SeeingEngine(lambda: seen("A", " scan."))
+    made.n_rows = 256
+    return made
 
 
 def pending(chat: Chat) -> list[str]:
     return [each.name for each in chat.screen.session.pending_pictures]
 
 
-async def test_the_app_asks_before_it_attaches_the_pages(file: Path) -> None:
-    async with Chat(SeeingEngine()) as chat:
+async def test_the_app_asks_before_it_attaches_the_pages(
+    engine: SeeingEngine, file: Path
+) -> None:
+    async with Chat(engine) as chat:
         await chat.send(f"/read {file}")
         await chat.reaches(ConfirmScreen)
-        await chat.sees("scan.pdf has no text", "3 pages as pictures, 768 tokens")
+        await chat.sees(
+            "scan.pdf has no text", "3 pages as pictures, 768 tokens, about 49 s"
+        )
         assert pending(chat) == []
 
         await chat.press("y")
-        await chat.sees("+ scan.pdf, page 1")
+        await chat.sees("+ scan.pdf, page 1 and 2 more, 768 tokens, about 49 s")
 
         assert pending(chat) == [f"scan.pdf, page {number}" for number in (1, 2, 3)]
 
 
-async def test_the_pages_may_be_declined(file: Path) -> None:
-    async with Chat(SeeingEngine()) as chat:
+@pytest.fixture
+def long_file(tmp_path: Path) -> Path:
+    path = tmp_path / "long.pdf"
+    path.write_bytes(make_pdf([PAGES[0], "", *[PAGES[1]] * 28]))
+    return path
+
+
+async def test_pages_of_a_long_scan_are_chosen_from_a_list(
+    engine: SeeingEngine, long_file: Path
+) -> None:
+    async with Chat(engine) as chat:
+        await chat.send(f"/read {long_file}")
+        await chat.reaches(DocumentPartsScreen)
+        await chat.sees("Which pages of long.pdf?", "30 pages", "4 x 5 pixels")
+        assert "no picture" in chat.shown
+
+        await chat.press("ctrl+u", *"1-30")
+        await chat.sees("30 pages; the message takes 20 pictures.")
+        await chat.press("enter")
+        assert isinstance(chat.app.screen, DocumentPartsScreen)
+
+        await chat.press("ctrl+u", *"1,30")
+        await chat.sees("2 pages, about 512 tokens")
+        await chat.press("enter")
+        await chat.wait(lambda: pending(chat))
+
+        assert pending(chat) == ["long.pdf, page 1", "long.pdf, page 30"]
+
+
+async def test_a_scan_of_more_tokens_than_are_left_is_a_choice(
+    engine: SeeingEngine, file: Path
+) -> None:
+    engine.n_rows = 4000
+    async with Chat(engine) as chat:
+        await chat.send(f"/read {file}")
+        await chat.reaches(DocumentPartsScreen)
+        await chat.sees("3 pages, about 12k tokens")
+        await chat.press("enter")
+        await chat.wait(lambda: pending(chat))
+
+        assert pending(chat) == ["scan.pdf, page 1"]
+
+
+async def test_the_pages_may_be_declined(engine: SeeingEngine, file: Path) -> None:
+    async with Chat(engine) as chat:
         await chat.send(f"/read {file} page 2")
         await chat.reaches(ConfirmScreen)
         await chat.press("escape")
@@ -290,6 +524,16 @@ def test_run_sends_the_pages_and_says_so(vision: VisionFiles, file: Path) -> Non
     assert f"The pictures take {n_more} tokens." in done.err
 
 
+def test_run_says_which_pages_of_a_scan_have_room(
+    vision: VisionFiles, long_file: Path
+) -> None:
+    sight = ("--image-model", vision.projector, "--ctx", "256")
+    done = run(vision.model, *sight, "--file", f"{long_file} pages 1-20")
+
+    assert done.code != 0
+    assert "Choose parts: --file 'long.pdf pages 1-10'" in done.err
+
+
 def test_run_without_a_projector_keeps_the_error(zoo: Zoo, file: Path) -> None:
     done = run(zoo["chatty"], "--file", file)
 
@@ -319,6 +563,18 @@ def test_the_linear_chat_asks(chat: Dialogue, file: Path) -> None:
     chat.type("y\r")
     chat.until("Attached to your next message: page 2 of scan.pdf.")
     chat.until("\n> ")
+
+
+def test_the_linear_chat_offers_as_many_pages_as_have_room(
+    chat: Dialogue, long_file: Path
+) -> None:
+    chat.until("\n> ")
+    chat.type(f"/read {long_file}\r")
+    chat.until("4 x 5 pixels")
+    chat.until("and 15 more")
+    chat.until("long.pdf has 30 pages, about ")
+    chat.until("a message takes 20 of them.")
+    chat.until(f"/read {long_file} pages 1-20")
 
 
 # --- the server

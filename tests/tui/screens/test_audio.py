@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from textual.events import Paste
 
-from localspec.protocol.wire import CountCommand
+from localspec.protocol.wire import CountCommand, CountResult
 from tests.support.app_driver import Chat
 from tests.support.chat_audio import VOICE, heard, ready_to_hear
 from tests.support.chat_pictures import PHOTO, ready_to_see, seen
@@ -18,8 +18,9 @@ class HearingEngine(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__(lambda: heard("A", " voice."), ready=ready_to_hear(sees=True))
 
-    def count(self, count: CountCommand) -> int:
-        return 8 + 60 * sum(len(each.images) for each in count.messages)
+    def count(self, count: CountCommand) -> CountResult:
+        n_files = sum(len(each.images) for each in count.messages)
+        return CountResult(8 + 60 * n_files)
 
 
 @pytest.fixture

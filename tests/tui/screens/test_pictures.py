@@ -1,6 +1,5 @@
 """Pictures in the app: pasted, dragged or typed paths, what they cost, and thumbnails."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +8,12 @@ from rich.style import Style
 from textual.events import Paste
 
 from localspec.chat import picture_sources
-from localspec.protocol.wire import CountCommand, GenerateCommand
+from localspec.protocol.wire import GenerateCommand
 from localspec.tui.widgets.composer import AttachedFiles
 from tests.support.app_driver import Chat
-from tests.support.chat_pictures import PHOTO, reading, ready_to_see, seen
+from tests.support.chat_pictures import PHOTO, SeeingEngine, reading
+from tests.support.picture_bytes import png, shades
 from tests.support.scripted_engine import Gate, ScriptedEngine, answer, ready
-
-
-class SeeingEngine(ScriptedEngine):
-    """A picture has 1,020 tokens."""
-
-    def __init__(self, *scripts: Callable[[], Any]) -> None:
-        super().__init__(
-            *scripts or (lambda: seen("A", " photo."),), ready=ready_to_see()
-        )
-
-    def count(self, count: CountCommand) -> int:
-        return 8 + 1020 * sum(len(each.images) for each in count.messages)
 
 
 @pytest.fixture
@@ -54,7 +42,8 @@ def asked(chat: Chat) -> GenerateCommand:
 async def test_a_dropped_path_attaches_the_picture(form: str, photo: Path) -> None:
     async with Chat(SeeingEngine()) as chat:
         await paste(chat, form.format(photo))
-        await chat.sees("+ my photo.png, 12×8, 1,020 tokens", "/image - removes them")
+        cost = "1,020 tokens, about 16 s to read"
+        await chat.sees(f"+ my photo.png, 12×8, {cost}", "/image - removes them")
 
         assert pending(chat) == ["my photo.png"]
         assert chat.typed == ""
@@ -207,6 +196,21 @@ async def test_a_thumbnail_is_under_the_question(photo: Path) -> None:
         assert first.color is not None and first.bgcolor is not None
         assert first.color.triplet == (0, 40, 80)
         assert first.bgcolor.triplet == (360 % 256, 400 % 256, 440 % 256)
+
+
+async def test_many_pictures_of_a_question_have_their_names_alone(
+    tmp_path: Path,
+) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes(png(shades(12 + number, 8)))
+    async with Chat(SeeingEngine()) as chat:
+        await chat.send(f"/image {' '.join(map(str, sorted(tmp_path.glob('*.png'))))}")
+        await chat.sees("+ 0.png and 4 more, 5,100 tokens, about 1 min 21 s to read")
+        await chat.press("enter")
+        await chat.until("ready")
+        await chat.sees("+ 0.png", "+ 4.png", "A photo.")
+
+        assert half_cells(chat) == []
 
 
 async def test_a_terminal_without_half_blocks_has_no_thumbnail(photo: Path) -> None:
