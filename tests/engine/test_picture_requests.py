@@ -251,7 +251,7 @@ def test_an_upright_photograph_is_the_same_as_one_that_was_turned(
     gemma: Session, album: Album
 ) -> None:
     """Orientation 6: the first row of the file is the right column of the scene."""
-    blocks = shades(4, 2)
+    blocks = [[0, 0, 0, 255], [255, 0, 0, 255]]
     turned = [[row[x] for row in reversed(blocks)] for x in range(4)]
     by_camera, events = answer(
         gemma, ask("hi", album.add(jpeg(blocks, orientation=6))), max_tokens=40

@@ -399,7 +399,9 @@ def test_anthropics_client_sends_a_picture(seer: Served, engine: SeeingEngine) -
 
     assert answer.content[0].text == text == "A photo."
     assert bodies(engine.asked[-1].messages[0]) == [PHOTO]
-    assert counted.input_tokens == engine.count(engine.asked[-1].to_count()).tokens == 32
+    assert (
+        counted.input_tokens == engine.count(engine.asked[-1].to_count()).tokens == 32
+    )
 
 
 def test_a_refusal_has_the_field(seer: Served) -> None:

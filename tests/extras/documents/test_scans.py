@@ -448,7 +448,7 @@ async def test_pages_of_a_long_scan_are_chosen_from_a_list(
     async with Chat(engine) as chat:
         await chat.send(f"/read {long_file}")
         await chat.reaches(DocumentPartsScreen)
-        await chat.sees("Which pages of long.pdf?", "30 pages", "4 x 5 pixels")
+        await chat.sees("Which pages of long.pdf?", "30 pages", "32 x 40 pixels")
         assert "no picture" in chat.shown
 
         await chat.press("ctrl+u", *"1-30")
@@ -570,7 +570,7 @@ def test_the_linear_chat_offers_as_many_pages_as_have_room(
 ) -> None:
     chat.until("\n> ")
     chat.type(f"/read {long_file}\r")
-    chat.until("4 x 5 pixels")
+    chat.until("32 x 40 pixels")
     chat.until("and 15 more")
     chat.until("long.pdf has 30 pages, about ")
     chat.until("a message takes 20 of them.")
