@@ -7,7 +7,7 @@ from localspec.chat.context_window import AnswerGenerator, RequestOptions
 from localspec.chat.conversation import CallResult, Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import CountCommand, ToolCall
+from localspec.protocol.wire import CountCommand, CountResult, ToolCall
 from tests.chat.saved_chats import add_events, answer
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import answer as script
@@ -20,11 +20,11 @@ STEPS = (1, 2, 0, 1, 2)
 class CountingEngine(ScriptedEngine):
     """A token has four characters, and a message costs ten tokens."""
 
-    def count(self, count: CountCommand) -> int:
+    def count(self, count: CountCommand) -> CountResult:
         n_tokens = len(count.tools) // 4
         for message in count.messages:
             n_tokens += 10 + len(message.content) // 4
-        return n_tokens
+        return CountResult(n_tokens)
 
 
 def add_question(conversation: Conversation, question: str, n_steps: int) -> None:
