@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from localspec.documents.archive import Archive
 from localspec.documents.document import Document
-from localspec.documents.text_blocks import OpenTables, TextBlocks, format_number
+from localspec.documents.text_blocks import (
+    MAX_COLUMNS,
+    OpenTables,
+    TextBlocks,
+    format_number,
+    write_raised,
+)
 from localspec.documents.xml_events import XmlHandler, parse
 
 _DOCUMENT = "word/document.xml"
@@ -20,6 +26,8 @@ _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 _HEADING_NAME = re.compile(r"heading (\d)", re.IGNORECASE)
 _SKIPPED = frozenset(("Fallback", "instrText", "delText", "del", "moveFrom"))
 """`Fallback` repeats what is before it, for older programs."""
+_SIGNS = {"tab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "den": "/"}
+"""What stands for an element that begins; `den` is what a fraction is divided by."""
 _PLACEHOLDER = re.compile(r"%(\d)")
 _MAX_LEVELS = 9  # Of a list, as Word has them.
 _MAX_BASES = 20  # Styles that are based on each other.
@@ -47,7 +55,8 @@ class _WordStyle(Struct, frozen=True):
     """What a style of paragraphs says of their text; None: what the one below it says."""
 
     based_on: str = ""
-    level: int | None = None  # Of a heading, from 1.
+    level: int | None = None  # Of a heading, from 1; 0: it is none.
+    is_title: bool = False  # Which styles that are based on it are not.
     list_id: str | None = None  # Empty: its paragraphs are in no list.
     depth: int | None = None  # In that list.
     is_code: bool | None = None
@@ -77,10 +86,11 @@ class _StylesHandler(XmlHandler):
             return
         elif tag == "ilvl":
             self._change(depth=min(int(value[:2]), _MAX_LEVELS - 1))
-        elif tag == "outlineLvl":
-            level = int(value[:2])
-            if level < _MAX_LEVELS and self._styles[self._id].level is None:
-                self._change(level=level + 1)
+        elif tag == "outlineLvl" and self._styles[self._id].level is None:
+            level = int(value[:2]) + 1
+            if level > _MAX_LEVELS:  # So "TOC Heading" says that it is none.
+                level = 0
+            self._change(level=level)
 
     def end(self, tag: str) -> None:
         if tag == "style":
@@ -91,7 +101,7 @@ class _StylesHandler(XmlHandler):
         if match is not None:
             self._change(level=int(match[1]))
         elif name.lower() == "title":
-            self._change(level=1)
+            self._change(is_title=True)
         elif name.lower() in _CODE_NAMES:
             self._change(is_code=True)
 
@@ -233,7 +243,10 @@ class _BodyHandler(XmlHandler):
         self._is_text = False
         self._tables = OpenTables()
         """The rows of each open table: a cell may hold a table."""
+        self._spans: list[int] = []
+        """The columns of each open cell."""
         self._note = ""  # The number of the note that is being read.
+        self._is_raised = False  # Whether the next text is above its line.
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if tag in _SKIPPED or self._n_skipped:
@@ -246,18 +259,17 @@ class _BodyHandler(XmlHandler):
             self._paragraphs.append(_WordParagraph([]))
         elif tag == "t":
             self._is_text = True
-        elif tag == "tab":
-            self._add(" ")
-        elif tag in ("br", "cr"):
-            self._add("\n")
-        elif tag == "noBreakHyphen":
-            self._add("-")
+        elif tag in _SIGNS:
+            self._add(_SIGNS[tag])
+        elif tag == "sup":  # Of a formula.
+            self._is_raised = True
         elif tag == "tbl":
             self._tables.begin_table()
         elif tag == "tr":
             self._tables.begin_row()
         elif tag == "tc":
             self._tables.begin_cell()
+            self._spans.append(1)
         elif tag in ("footnoteReference", "endnoteReference"):
             self._add(f"[^{attributes.get('id', '')[:8]}]")
         elif tag in ("footnote", "endnote"):
@@ -276,11 +288,19 @@ class _BodyHandler(XmlHandler):
             self._is_text = False
         elif tag == "p" and self._paragraphs:
             self._end_paragraph(self._paragraphs.pop())
+        elif tag in ("r", "sup"):
+            self._is_raised = False
+        elif tag == "tc" and self._spans:
+            for _ in range(self._spans.pop() - 1):
+                self._tables.begin_cell()
         elif tag == "tbl":
             self._tables.end_table(self.blocks)
 
     def add_text(self, text: str) -> None:
         if self._is_text and not self._n_skipped:
+            if self._is_raised:
+                text = write_raised(text)
+                self._is_raised = False
             self._add(text)
 
     def _add(self, text: str) -> None:
@@ -288,11 +308,16 @@ class _BodyHandler(XmlHandler):
             self._paragraphs[-1].pieces.append(text)
 
     def _read_property(self, tag: str, value: str) -> None:
+        if tag == "gridSpan" and self._spans and value.isdecimal():
+            self._spans[-1] = min(int(value[:4]), MAX_COLUMNS)
         if not self._paragraphs:
             return
         paragraph = self._paragraphs[-1]
         if tag == "pStyle":
             paragraph.style = value
+        elif tag == "vertAlign" and self._n_properties == 1:
+            # Properties within properties are those of the sign at a paragraph's end.
+            self._is_raised = value == "superscript"
         elif tag == "numId":
             paragraph.list_id = value
             if value == "0":
@@ -306,6 +331,8 @@ class _BodyHandler(XmlHandler):
         text = "".join(paragraph.pieces)
         style = self._styles.get(paragraph.style, _WordStyle())
         level = style.level
+        if style.is_title:
+            level = 1
         outline = paragraph.outline_level
         if outline is not None and outline < _MAX_LEVELS:
             level = outline + 1
@@ -324,7 +351,7 @@ class _BodyHandler(XmlHandler):
             self._add(f" {text}")  # That of a text box, in the text around it.
         elif self._note:
             self.blocks.add_paragraph(f"[^{self._note}]: {text.strip()}")
-        elif level is not None:
+        elif level:
             if marker not in ("", "-"):
                 text = f"{marker} {text}"
             self.blocks.add_heading(level, text)

@@ -8,7 +8,12 @@ from html.parser import HTMLParser
 
 from localspec.documents.document import Document
 from localspec.documents.reader_limits import MAX_DEPTH, UnreadableDocumentError
-from localspec.documents.text_blocks import TextBlocks, squeeze
+from localspec.documents.text_blocks import (
+    MAX_COLUMNS,
+    TextBlocks,
+    squeeze,
+    write_raised,
+)
 from localspec.text_decoding import decode_text
 
 _SKIPPED = frozenset(("script", "style", "template", "svg", "noscript", "iframe"))
@@ -93,6 +98,8 @@ class _PageParser(HTMLParser):
         self._is_item_start = False
         self._formula_start: int | None = None
         """So many pieces are before the formula that is open."""
+        self._is_raised = False  # Whether the next text is above its line.
+        self._span = 1  # The columns of the cell that is open.
 
     # --- what HTMLParser calls
 
@@ -106,6 +113,7 @@ class _PageParser(HTMLParser):
             return
         if tag not in _BLOCKS:
             # Of what else is within a line only the text counts.
+            self._is_raised = tag == "sup"
             self._handle_formula(tag, dict(attrs))
             return
         ended = _ENDED_BY.get(tag, _PARAGRAPH)
@@ -133,6 +141,7 @@ class _PageParser(HTMLParser):
             self._rows.append([])
         elif tag in ("td", "th") and self._rows and self._n_open_tables == 1:
             self._rows[-1].append("")
+            self._span = _read_span(dict(attrs))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """`<p/>` opens and ends an element in XHTML."""
@@ -154,6 +163,9 @@ class _PageParser(HTMLParser):
             return
         if not self._n_pre:
             data = data.replace("\n", " ")
+        if self._is_raised:
+            data = write_raised(data)
+            self._is_raised = False
         self._pieces.append(data)
 
     # --- elements
@@ -187,6 +199,9 @@ class _PageParser(HTMLParser):
             self._n_pre -= 1
         elif tag in ("ul", "ol") and self._lists:
             self._lists.pop()
+        elif tag in ("td", "th") and self._rows and self._n_open_tables == 1:
+            self._rows[-1] += [""] * (self._span - 1)
+            self._span = 1
         elif tag == "table":
             self._n_open_tables -= 1
             if self._n_open_tables == 0 and self._rows is not None:
@@ -232,3 +247,11 @@ class _PageParser(HTMLParser):
         while self._open:
             self._end_element(self._open[-1])
         self._end_block()
+
+
+def _read_span(attributes: dict[str, str | None]) -> int:
+    """The columns that a cell takes."""
+    value = attributes.get("colspan") or ""
+    if not (value.isascii() and value.isdecimal()):
+        return 1
+    return max(1, min(int(value[:4]), MAX_COLUMNS))

@@ -9,7 +9,12 @@ from msgspec import Struct
 from localspec.documents.archive import Archive
 from localspec.documents.document import Document
 from localspec.documents.reader_limits import UnreadableDocumentError
-from localspec.documents.text_blocks import OpenTables, TextBlocks, format_number
+from localspec.documents.text_blocks import (
+    MAX_COLUMNS,
+    OpenTables,
+    TextBlocks,
+    format_number,
+)
 from localspec.documents.xml_events import XmlHandler, parse
 
 _CONTENT = "content.xml"
@@ -24,7 +29,6 @@ _SKIPPED = frozenset(
 _SIGNS = {"tab": " ", "line-break": "\n", "note": " ("}
 """What stands for an element that begins."""
 _MAX_SPACES = 100
-_MAX_COLUMNS = 1000  # That a cell may be repeated to.
 _MAX_BASES = 20  # Styles that are based on each other.
 _MAX_LEVELS = 10  # Of a list, as OpenDocument has them.
 _TITLE = "Title"
@@ -44,7 +48,7 @@ def read(name: str, archive: Archive) -> Document:
     styles = _StylesHandler()
     if _STYLES in archive:
         parse(archive.chunks(_STYLES), styles)
-    handler = _ContentHandler(styles)
+    handler = _ContentHandler(styles, archive)
     parse(archive.chunks(_CONTENT), handler)
     return handler.blocks.finish(name)
 
@@ -119,15 +123,46 @@ class _StylesHandler(XmlHandler):
         return self._levels.get(style, {}).get(level, _SIGN)
 
 
+class _FormulaHandler(XmlHandler):
+    """Reads MathML: what its program wrote it as, such as TeX, else its signs."""
+
+    def __init__(self) -> None:
+        self._is_formula = False
+        self._is_annotation = False
+        self._signs: list[str] = []
+        self._annotation: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._annotation or self._signs).strip()
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == "math":
+            self._is_formula = True
+        elif tag == "annotation":
+            self._is_annotation = True
+
+    def end(self, tag: str) -> None:
+        if tag == "annotation":
+            self._is_annotation = False
+
+    def add_text(self, text: str) -> None:
+        if self._is_annotation:
+            self._annotation.append(text)
+        elif self._is_formula:
+            self._signs.append(text.strip())
+
+
 class _OpenList(Struct):
     style: str
     n_items: int = 0
 
 
 class _ContentHandler(XmlHandler):
-    def __init__(self, styles: _StylesHandler) -> None:
+    def __init__(self, styles: _StylesHandler, archive: Archive) -> None:
         self.blocks = TextBlocks()
         self._styles = styles
+        self._archive = archive
         self._is_in_styles = False
         self._n_skipped = 0  # Open elements whose text is not shown.
         self._texts: list[list[str]] = []
@@ -166,6 +201,8 @@ class _ContentHandler(XmlHandler):
         elif tag == "s":
             n_spaces = min(_MAX_SPACES, _to_number(attributes.get("c")))
             self.add_text(" " * n_spaces)
+        elif tag == "object":
+            self._add_formula(attributes.get("href", ""))
         elif tag in _SIGNS:
             self.add_text(_SIGNS[tag])
 
@@ -189,6 +226,14 @@ class _ContentHandler(XmlHandler):
         if self._texts and not self._n_skipped:
             self._texts[-1].append(text)
 
+    def _add_formula(self, href: str) -> None:
+        """The formula that another document within the file is; nothing for a chart."""
+        path = f"{href.removeprefix('./').rstrip('/')}/{_CONTENT}"
+        if path in self._archive:
+            formula = _FormulaHandler()
+            parse(self._archive.chunks(path), formula)
+            self.add_text(formula.text)
+
     def _begin_list(self, attributes: dict[str, str]) -> None:
         """A list without a style has that of the list around it."""
         style = attributes.get("style-name", "")
@@ -210,7 +255,7 @@ class _ContentHandler(XmlHandler):
     def _begin_cell(self, attributes: dict[str, str]) -> None:
         """The text of a cell that is repeated is that of its last copy."""
         n_repeated = _to_number(attributes.get("number-columns-repeated"))
-        for _ in range(min(n_repeated, _MAX_COLUMNS)):
+        for _ in range(min(n_repeated, MAX_COLUMNS)):
             self._tables.begin_cell()
 
     def _end_paragraph(self, *, is_heading: bool) -> None:

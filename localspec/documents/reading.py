@@ -45,11 +45,13 @@ READ_SECONDS = 30
 
 FileKind = Literal["text", "pdf", "zip", "html", "old office"]
 """What a file's first bytes and its name tell; the child looks into zip files."""
+_RTF = b"{\\rtf"
 _MAGIC: tuple[tuple[bytes, FileKind], ...] = (
     (b"%PDF-", "pdf"),
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),  # An empty one.
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "old office"),
+    (_RTF, "old office"),
 )
 _PDF_START = 1024
 """A PDF may begin with other bytes, this many at most."""
@@ -298,6 +300,8 @@ def _check_length(data: bytes, name: str, kind: FileKind) -> None:
 
 def _describe_old_office(name: str, data: bytes) -> tuple[str, str]:
     """Message and hint. Word saves a document with a password in such a file, too."""
+    if data.startswith(_RTF):
+        return f"{name} is in the format RTF.", "Save it as DOCX or PDF."
     if "EncryptedPackage".encode("utf-16-le") in data:
         return f"{name} is encrypted.", "Save it without a password."
     return (

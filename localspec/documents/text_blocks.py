@@ -13,6 +13,8 @@ _SPACES_AROUND_LINE_END = re.compile(r" ?\n ?")
 _FENCE = re.compile(r"^`{3,}", re.MULTILINE)
 _DEEPEST_HEADING = 6
 _DEEPEST_ITEM = 12
+MAX_COLUMNS = 1000
+"""That a cell may span, or be repeated in."""
 
 
 class TextBlocks:
@@ -210,3 +212,10 @@ def format_number(number: int, form: str) -> str:
         roman = "x" * tens + names[ones]
         return roman if form == "lowerRoman" else roman.upper()
     return str(number)
+
+
+def write_raised(text: str) -> str:
+    """Text above its line: `^2` for a power or the number of a note; `th` as it is."""
+    if text[:1].isdecimal() or text[:1] in ("-", "−", "+"):
+        return f"^{text}"
+    return text

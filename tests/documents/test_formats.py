@@ -55,6 +55,11 @@ def read_zip(data: bytes) -> Document:
             "E = m holds",
         ),
         ("<math><mi>E</mi></math>", "E"),
+        ("10<sup>-3</sup> m<sup>2</sup>, the 2<sup>nd</sup>", "10^-3 m^2, the 2nd"),
+        (
+            "<table><tr><td colspan=2>a<td>b<tr><td>1<td>2<td>3</table>",
+            "| a |  | b |\n| --- | --- | --- |\n| 1 | 2 | 3 |",
+        ),
     ],
 )
 def test_a_page_is_read_as_markdown(page: str, text: str) -> None:
@@ -141,6 +146,10 @@ def test_styles_of_a_word_document_make_headings_lists_and_code() -> None:
         '<w:style w:styleId="Own"><w:name w:val="Own"/><w:basedOn w:val="H1"/></w:style>'
         '<w:style w:styleId="Steps"><w:name w:val="List Number"/><w:pPr><w:numPr>'
         '<w:numId w:val="2"/></w:numPr></w:pPr></w:style>'
+        '<w:style w:styleId="T"><w:name w:val="Title"/></w:style>'
+        '<w:style w:styleId="By"><w:name w:val="Author"/><w:basedOn w:val="T"/></w:style>'
+        '<w:style w:styleId="TOC"><w:basedOn w:val="H1"/><w:pPr><w:outlineLvl w:val="9"/>'
+        "</w:pPr></w:style>"
         '<w:style w:styleId="Loop"><w:basedOn w:val="Loop"/></w:style>'
         '<w:style w:styleId="Code"><w:name w:val="Source Code"/></w:style>',
     )
@@ -153,7 +162,10 @@ def test_styles_of_a_word_document_make_headings_lists_and_code() -> None:
     )
     no_list = '<w:numPr><w:numId w:val="0"/></w:numPr>'
     body = (
-        word_paragraph("Plan", "Own")
+        word_paragraph("Food", "T")
+        + word_paragraph("A. Cook", "By")
+        + word_paragraph("Contents", "TOC")
+        + word_paragraph("Plan", "Own")
         + word_paragraph("buy", "Steps")
         + word_paragraph("cook", "Steps")
         + word_paragraph("aside", "Steps", no_list)
@@ -165,7 +177,8 @@ def test_styles_of_a_word_document_make_headings_lists_and_code() -> None:
     document = read_zip(make_docx(body, styles=styles, numbering=numbering))
 
     assert document.text == (
-        "# Plan\n\n1. buy\n2. cook\n\naside\n\nturning\n\n```\nif a:\n    b\n```"
+        "# Food\n\nA. Cook\n\nContents\n\n# Plan\n\n"
+        "1. buy\n2. cook\n\naside\n\nturning\n\n```\nif a:\n    b\n```"
     )
 
 
@@ -203,6 +216,30 @@ def test_a_word_table_may_hold_a_table() -> None:
     document = read_zip(make_docx(body))
 
     assert document.text == "| a | b |\n| --- | --- |\n| x; y | c |"
+
+
+def test_cells_of_a_word_table_that_are_wide_are_columns() -> None:
+    wide = (
+        f'<w:tc><w:tcPr><w:gridSpan w:val="2"/></w:tcPr>{word_paragraph("both")}</w:tc>'
+    )
+    cell = f"<w:tc>{word_paragraph('x')}</w:tc>"
+    body = f"<w:tbl><w:tr>{wide}{cell}</w:tr><w:tr>{cell * 3}</w:tr></w:tbl>"
+
+    document = read_zip(make_docx(body))
+
+    assert document.text == "| both |  | x |\n| --- | --- | --- |\n| x | x | x |"
+
+
+def test_powers_and_fractions_of_a_word_document_are_told() -> None:
+    raised = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
+    body = (
+        f"<w:p><w:pPr>{raised}</w:pPr><w:r><w:t>5 m</w:t></w:r><w:r>{raised}<w:t>2</w:t>"
+        f"</w:r><w:r><w:t>, 19</w:t></w:r><w:r>{raised}<w:t>th</w:t></w:r></w:p>"
+        "<w:p><oMath><sSup><e><r><w:t>c</w:t></r></e><sup><r><w:t>2</w:t></r></sup></sSup>"
+        "<r><w:t> and </w:t></r><f><num><r><w:t>1</w:t></r></num><den><r><w:t>3</w:t></r></den></f></oMath></w:p>"
+    )
+
+    assert read_zip(make_docx(body)).text == "5 m^2, 19th\n\nc^2 and 1/3"
 
 
 def test_deleted_text_fields_and_repetitions_of_a_word_document_are_left_out() -> None:
@@ -278,6 +315,19 @@ def test_an_open_document_has_the_numbers_and_the_styles_that_it_shows() -> None
     assert document.text == (
         "# Plan\n\n1. buy\n2. cook\n  (2.a) who\n  (2.b) what\n\n```\nif a:\n    b\n```"
     )
+
+
+def test_a_formula_of_an_open_document_is_read_as_it_was_written() -> None:
+    formula = (
+        '<math xmlns="m"><semantics><mi>E</mi><annotation>E = m c^{2}</annotation>'
+        "</semantics></math>"
+    )
+    link = '<draw:object xmlns:draw="d" xmlns:xlink="x" xlink:href="./{}"/>'
+    body = f"<text:p>So {link.format('F 1')} holds{link.format('Chart')}.</text:p>"
+
+    document = read_zip(make_odt(body, **{"F 1/content.xml": formula}))
+
+    assert document.text == "So E = m c^{2} holds."
 
 
 def test_cells_of_an_open_document_that_are_covered_or_repeated_are_columns() -> None:

@@ -93,6 +93,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"),
         "is encrypted",
     ),
+    ("page.rtf", b"{\\rtf1 text}", "the format RTF"),
     ("old.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 Word", "old Office"),
     ("drm.epub", make_epub(["<p>a"], encrypted=[0]), "is encrypted (DRM)"),
     ("none.epub", make_zip({"META-INF/container.xml": "<a/>"}), "damaged"),
