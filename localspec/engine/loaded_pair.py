@@ -360,6 +360,7 @@ class LoadedPair:
             rows = shape.rows(on_gpu=on_gpu, n_batch=n_batch, limit=settings.max_rows)
             # llama.cpp allocates it with the first picture, and tells no size.
             needed += shape.compute_bytes(rows, on_gpu=on_gpu)
+            needed += shape.work_bytes(rows, on_gpu=on_gpu)
         self._projector_memory = {device: needed}
         estimate: float | None = None
         if not on_gpu:

@@ -538,6 +538,7 @@ def _put_projector(
     n_batch = plan.load.target_settings.n_ubatch
     rows = shape.rows(on_gpu=on_gpu, n_batch=n_batch, limit=max_rows)
     compute = shape.compute_bytes(rows, on_gpu=on_gpu)
+    compute += shape.work_bytes(rows, on_gpu=on_gpu)
     decoding = shape.decoding_bytes(rows)
     taken = shape.weights + int((1 + _COMPUTE_SAFETY) * compute)
     devices = list(plan.device_fits)

@@ -11,6 +11,10 @@ follows from a rule, which the tests compare with llama.cpp's count:
 
 Example: the tower of Gemma 3 has 4,304 + 3 × 1,152 = 7,760 floats a patch, and 64 × 64
 patches: 4,096 × 7,760 × 4 bytes = 121 MiB.
+
+What llama.cpp does not count, a process of its own has shown: on a CPU the input of the
+widest product is copied in 16 bits, 4,096 × 4,304 × 2 bytes = 34 MiB in this example, and
+on any device the scaled picture is there in floats, 896 × 896 × 3 × 4 bytes = 9 MiB.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ _UNREAD_COMPUTE_SHARE_GPU = 0.56
 
 Those of Qwen3.5 9B's: 121 and 485 MiB beside 876, for 1,024 and 4,096 rows.
 """
+_UNREAD_WORK_SHARE = 0.04  # Of the same projector on a CPU: 34 MiB.
 
 
 class ProjectorShape(Struct, frozen=True):
@@ -50,6 +55,8 @@ class ProjectorShape(Struct, frozen=True):
     weights: int
     n_embd: int = 0  # 0: only the size of the file is known.
     patch_width: int = 0  # Floats of a patch while a layer computes it.
+    work_width: int = 0  # Numbers of a patch before the widest product.
+    patch_pixels: int = 0  # Pixels of a patch.
     patches: int = 0
     """Of every picture, or of a tile; 0 if they grow with the picture."""
     patches_per_row: int = 1
@@ -78,16 +85,29 @@ class ProjectorShape(Struct, frozen=True):
         if self.is_coarse:
             share = _UNREAD_COMPUTE_SHARE_GPU if on_gpu else _UNREAD_COMPUTE_SHARE
             return int(self.weights * share)
-        patches = self.patches or rows * self.patches_per_row
+        patches = self._count_patches(rows)
         width = self.patch_width
         mask = 0
         if self.kind.has_window_mask:
             mask = patches * patches * _MASK_BYTES
         return _FLOAT * patches * width + mask + self.audio_bytes
 
+    def work_bytes(self, rows: int, *, on_gpu: bool) -> int:
+        """What a CPU takes beside the buffer, for a picture of so many rows."""
+        if on_gpu:
+            return 0
+        if self.is_coarse:
+            return int(self.weights * _UNREAD_WORK_SHARE)
+        return _HALF * self._count_patches(rows) * self.work_width
+
     def decoding_bytes(self, rows: int) -> int:
         """In RAM, while a photograph is decoded and its rows wait for the model."""
-        return _PHOTO_PIXELS * _BYTES_PER_PIXEL + rows * self.row_width * _FLOAT
+        scaled = self._count_patches(rows) * self.patch_pixels * _COLOURS * _FLOAT
+        decoded = _PHOTO_PIXELS * _BYTES_PER_PIXEL
+        return decoded + scaled + rows * self.row_width * _FLOAT
+
+    def _count_patches(self, rows: int) -> int:
+        return self.patches or rows * self.patches_per_row
 
 
 def from_size(n_bytes: int) -> ProjectorShape:
@@ -114,6 +134,9 @@ def from_header(projector: Header) -> ProjectorShape:
     if kind.is_merged_first:
         # There are no layers: the widest are the colours of a patch, and their norm.
         patch_width = max(patch_width, 2 * _COLOURS * patch * patch)
+    work_width = max(n_ff, n_embd)
+    if kind.is_merged_first:
+        work_width = max(work_width, _COLOURS * patch * patch)
     patches = 0
     if not kind.most_rows and patch:
         patches = (_number(projector, "vision.image_size") // patch) ** 2
@@ -121,6 +144,8 @@ def from_header(projector: Header) -> ProjectorShape:
         weights=projector.weight_bytes,
         n_embd=n_embd or audio_embd,
         patch_width=patch_width,
+        work_width=work_width,
+        patch_pixels=patch * patch,
         patches=patches,
         patches_per_row=merge * merge,
         kind=kind,

@@ -25,7 +25,7 @@ from localspec.models.projector_kinds import projector_kind
 from localspec.spec.protocols import DecodeInterrupted
 from tests.support.sessions import SETTINGS
 
-_SIDE = 2048
+_SIDE = 1056
 """Of the picture in pixels: it becomes the most rows."""
 _N_CHECKS = 8
 """libmtmd asks at every 16th node whether to go on; a layer has about 30."""
