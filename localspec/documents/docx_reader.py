@@ -37,7 +37,7 @@ _CODE_NAMES = frozenset(("source code", "html preformatted", "preformatted text"
 
 def read(name: str, archive: Archive) -> Document:
     """Raises UnreadableDocumentError."""
-    styles = _StylesHandler()
+    styles = _WordStylesHandler()
     if _STYLES in archive:
         parse(archive.chunks(_STYLES), styles)
     numbering = _NumberingHandler()
@@ -62,7 +62,7 @@ class _WordStyle(Struct, frozen=True):
     is_code: bool | None = None
 
 
-class _StylesHandler(XmlHandler):
+class _WordStylesHandler(XmlHandler):
     """Reads the styles; their ids are in the language of the program."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ def _fill_gaps(style: _WordStyle, base: _WordStyle) -> _WordStyle:
     return replace(style, **missing)
 
 
-class _ListLevel(Struct):
+class _WordListLevel(Struct):
     form: str = "bullet"
     text: str = ""  # Such as `%1.%2.`
     first: int = 1
@@ -144,7 +144,7 @@ class _NumberingHandler(XmlHandler):
     """
 
     def __init__(self) -> None:
-        self._levels: dict[str, list[_ListLevel]] = {}
+        self._levels: dict[str, list[_WordListLevel]] = {}
         """Id of a definition -> its levels."""
         self._definitions: dict[str, str] = {}
         """Id of a list -> that of its definition."""
@@ -171,7 +171,7 @@ class _NumberingHandler(XmlHandler):
         elif tag == "startOverride" and self._list:
             self._new_starts[self._list, self._level] = _to_number(value)
         elif self._id and tag == "lvl":
-            self._levels[self._id].append(_ListLevel())
+            self._levels[self._id].append(_WordListLevel())
         elif self._id and self._levels[self._id]:
             level = self._levels[self._id][-1]
             if tag == "numFmt":

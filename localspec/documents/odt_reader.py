@@ -45,7 +45,7 @@ def read(name: str, archive: Archive) -> Document:
             raise UnreadableDocumentError(
                 "is encrypted.", "Save it without a password."
             )
-    styles = _StylesHandler()
+    styles = _OdtStylesHandler()
     if _STYLES in archive:
         parse(archive.chunks(_STYLES), styles)
     handler = _ContentHandler(styles, archive)
@@ -67,7 +67,7 @@ class _ManifestHandler(XmlHandler):
             self.encrypted.add(self._path)
 
 
-class _ListLevel(Struct, frozen=True):
+class _OdtListLevel(Struct, frozen=True):
     """What is before the items of a list, at one of its levels."""
 
     form: str = ""  # `1`, `a`, `A`, `i` or `I`; empty for a sign.
@@ -77,16 +77,16 @@ class _ListLevel(Struct, frozen=True):
     first: int = 1
 
 
-_SIGN = _ListLevel()
+_SIGN = _OdtListLevel()
 
 
-class _StylesHandler(XmlHandler):
+class _OdtStylesHandler(XmlHandler):
     """Reads the styles of paragraphs and lists, in either file that has some."""
 
     def __init__(self) -> None:
         self._based_on: dict[str, str] = {}
         """Style of paragraphs -> the one that it is based on."""
-        self._levels: dict[str, dict[int, _ListLevel]] = {}
+        self._levels: dict[str, dict[int, _OdtListLevel]] = {}
         """Style of lists -> its levels, from 1."""
         self._list = ""
 
@@ -99,7 +99,7 @@ class _StylesHandler(XmlHandler):
             self._levels[name] = {}
         elif tag == "list-level-style-number" and self._list:
             level = _to_number(attributes.get("level"))
-            self._levels[self._list][level] = _ListLevel(
+            self._levels[self._list][level] = _OdtListLevel(
                 attributes.get("num-format", ""),
                 attributes.get("num-prefix", ""),
                 attributes.get("num-suffix", ""),
@@ -119,7 +119,7 @@ class _StylesHandler(XmlHandler):
             style = self._based_on.get(style, "")
         return False
 
-    def find_level(self, style: str, level: int) -> _ListLevel:
+    def find_level(self, style: str, level: int) -> _OdtListLevel:
         return self._levels.get(style, {}).get(level, _SIGN)
 
 
@@ -159,7 +159,7 @@ class _OpenList(Struct):
 
 
 class _ContentHandler(XmlHandler):
-    def __init__(self, styles: _StylesHandler, archive: Archive) -> None:
+    def __init__(self, styles: _OdtStylesHandler, archive: Archive) -> None:
         self.blocks = TextBlocks()
         self._styles = styles
         self._archive = archive

@@ -517,12 +517,17 @@ class AttachedFiles(Static):
         parts = format_pending_attachments(files)
         parts += [f"reading {name} …" for name in read_now]
         if parts:
-            parts.append("/read - removes them")
+            parts.append(_keep_together("/read - removes them"))
         parts += format_pending_pictures(pictures, costs)
         if any(not each.is_audio for each in pictures):
-            parts.append("/image - removes them")
+            parts.append(_keep_together("/image - removes them"))
         if any(each.is_audio for each in pictures):
-            parts.append("/audio - removes it")
+            parts.append(_keep_together("/audio - removes it"))
         self.display = bool(parts)
         if parts:
             self.update(Content("   ".join(parts)))
+
+
+def _keep_together(text: str) -> str:
+    """The text with spaces at which no line ends."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
