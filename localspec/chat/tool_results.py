@@ -78,7 +78,8 @@ class _ResultCutter:
         conversation = self._conversation.copy()
         conversation.add_results(results)
         dropped = DroppedTurns(conversation.n_before_question)
-        return self._engine.count(build_count(conversation, self._options, dropped))
+        command = build_count(conversation, self._options, dropped)
+        return self._engine.count(command).tokens
 
     def _shorten(self, result: CallResult, limit: int) -> CallResult:
         n_left_out = len(result.text) - limit

@@ -514,7 +514,7 @@ def _wrap_fax(stream: Any, orientation: int) -> bytes:
     photometric = 0
     if is_white_0:
         photometric = 1
-    packed = stream._data  # pypdf has no other way to the packed bytes.
+    packed = bytes(stream._data)  # pypdf has no other way to the packed bytes.
     entries = [
         (256, _LONG, width),
         (257, _LONG, height),

@@ -15,7 +15,7 @@ from localspec.chat.tool_loop import CallState, run_calls
 from localspec.config import toml_file
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError
 from localspec.protocol.events import EngineExit
-from localspec.protocol.wire import ToolCall
+from localspec.protocol.wire import CountCommand, CountResult, ToolCall
 from localspec.tools.approval import Approvals, CallDecision
 from localspec.tools.folder_tools import FolderTools
 from localspec.tools.tool_types import ResultPicture, ToolResult
@@ -561,12 +561,16 @@ def test_a_damaged_picture_of_a_result_is_left_out_with_a_notice() -> None:
     assert notice.code == "picture-left-out"
 
 
+def count_characters(count: CountCommand) -> CountResult:
+    """Four are a token, and a message has ten more."""
+    sizes = [10 + len(message.content) // 4 for message in count.messages]
+    return CountResult(sum(sizes))
+
+
 def test_a_long_result_is_cut_to_what_fits_and_says_so() -> None:
     talk = Talk(write_call("fake_long"), ANSWERED)
     talk.tools.offer("long", returning("word " * 20_000))
-    talk.engine.count = lambda count: sum(  # type: ignore[method-assign]
-        10 + len(message.content) // 4 for message in count.messages
-    )
+    talk.engine.count = count_characters  # type: ignore[method-assign]
 
     talk.ask()
 
@@ -582,9 +586,7 @@ def test_a_part_of_a_file_that_is_cut_says_where_to_read_on(tmp_path: Path) -> N
     talk = Talk(call, ANSWERED)
     assert talk.session.toolbox is not None
     talk.session.toolbox.add(FolderTools(tmp_path))
-    talk.engine.count = lambda count: sum(  # type: ignore[method-assign]
-        10 + len(message.content) // 4 for message in count.messages
-    )
+    talk.engine.count = count_characters  # type: ignore[method-assign]
 
     talk.ask()
 

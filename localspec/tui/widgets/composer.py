@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rich.cells import cell_len
 from textual import events, on
 from textual.app import SuspendNotSupported
 from textual.content import Content
@@ -502,6 +503,8 @@ class AttachedFiles(Static):
 
     def __init__(self) -> None:
         super().__init__(id="attached", markup=False)
+        self._names: list[str] = []
+        self._hints: list[str] = []
 
     def draw(
         self,
@@ -514,20 +517,30 @@ class AttachedFiles(Static):
 
         `read_now`: the names of documents that are still being read.
         """
-        parts = format_pending_attachments(files)
-        parts += [f"reading {name} …" for name in read_now]
-        if parts:
-            parts.append(_keep_together("/read - removes them"))
-        parts += format_pending_pictures(pictures, costs)
+        self._names = format_pending_attachments(files)
+        self._names += [f"reading {name} …" for name in read_now]
+        self._hints = []
+        if self._names:
+            self._hints.append("/read - removes them")
+        self._names += format_pending_pictures(pictures, costs)
         if any(not each.is_audio for each in pictures):
-            parts.append(_keep_together("/image - removes them"))
+            self._hints.append("/image - removes them")
         if any(each.is_audio for each in pictures):
-            parts.append(_keep_together("/audio - removes it"))
-        self.display = bool(parts)
-        if parts:
-            self.update(Content("   ".join(parts)))
+            self._hints.append("/audio - removes it")
+        self.display = bool(self._names)
+        self._arrange()
+
+    def on_resize(self) -> None:
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """The commands are in the line of the names, or below if they do not fit."""
+        names = _GAP.join(self._names)
+        hints = _GAP.join(self._hints)
+        line = f"{names}{_GAP}{hints}"
+        if cell_len(line) > self.size.width > 0:
+            line = f"{names}\n{hints}"
+        self.update(Content(line))
 
 
-def _keep_together(text: str) -> str:
-    """The text with spaces at which no line ends."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
+_GAP = "   "  # Between names, and between commands.
