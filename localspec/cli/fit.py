@@ -15,9 +15,9 @@ from localspec.cli.global_options import number_option
 from localspec.cli.options import CommandArguments
 from localspec.cli.report_printer import echo_line
 from localspec.cli.terminal import echo, echo_json, notify, terminal_width
-from localspec.fit import advice, machine_profile, suggestions
+from localspec.fit import machine_profile, suggestion_groups, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
-from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.machine_profile import MachineProfile, SimulatedHardware
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.plan import Plan
 from localspec.fit.speed import UseCase
@@ -41,8 +41,16 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
     draft: str | None
     gpu: str | None
     vram: float | None
+    cpu: str | None
+    ram: float | None
     use: str
     as_json: bool
+
+    @property
+    def hardware(self) -> SimulatedHardware:
+        return SimulatedHardware(
+            gpu=self.gpu, vram=self.vram, cpu=self.cpu, ram=self.ram
+        )
 
 
 @click.command("fit")
@@ -61,8 +69,7 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
     type=click.Choice(["f16", "q8_0/f16", "q8_0", "q4_0"]),
     help="Type of the KV cache.  [default: what fits]",
 )
-@global_options.GPU
-@global_options.VRAM
+@global_options.simulated_hardware
 @click.option(
     "--use",
     type=click.Choice(USE_CASES),
@@ -83,10 +90,11 @@ def command(ref: str, **given: Any) -> int:
     \b
     localspec fit qwen3-8b+qwen3-0.6b
     localspec fit llama-3.3-70b --draft llama-3.2-1b --gpu "RTX 3090"
+    localspec fit qwen3-8b --cpu "Ryzen 7 5800X" --ram 32
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
     arguments = options.read_arguments(FitArguments, given)
-    machine = options.simulate_machine(arguments.gpu, arguments.vram)
+    machine = options.simulate_machine(arguments.hardware)
     no_pair = ResolvedPair(Path(), None)
     wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
     criteria = replace(launch.saved_criteria(arguments.use), wishes=wishes)
@@ -175,7 +183,7 @@ def _find_better(
     model = request.target.catalog_model
     if plan.verdict.can_load and not _is_too_slow(plan, model, criteria):
         return None
-    best = advice.advise(machine, criteria).best
+    best = suggestion_groups.advise(machine, criteria).best
     return best.suggestion if best else None
 
 

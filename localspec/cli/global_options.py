@@ -228,3 +228,22 @@ VRAM = number_option(
     type=FiniteRange(0, 10_000, min_open=True),
     metavar="GB",
 )
+CPU = click.option(
+    "--cpu",
+    metavar="NAME",
+    help='Estimate for another CPU, such as "Ryzen 7 5800X" or "i5-12400, DDR4-3200"; '
+    "without --gpu for a computer that has no GPU.",
+)
+RAM = number_option(
+    "--ram",
+    "Estimate for a computer with this much system memory.",
+    type=FiniteRange(0, 10_000, min_open=True),
+    metavar="GB",
+)
+
+
+def simulated_hardware(command: F) -> F:
+    """Adds --gpu, --vram, --cpu and --ram, which name another computer."""
+    for option in (RAM, CPU, VRAM, GPU):
+        command = option(command)
+    return command

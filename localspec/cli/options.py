@@ -38,12 +38,13 @@ from localspec.config.options import (
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
-from localspec.fit.machine_profile import MachineProfile
-from localspec.machine import gpu_catalog, remote_devices
+from localspec.fit.machine_profile import MachineProfile, SimulatedHardware
+from localspec.machine import gpu_catalog, ram_speed, remote_devices
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import LoadEvent
+from localspec.units import gib
 
 T = TypeVar("T")
 
@@ -500,14 +501,27 @@ def build_settings(pair: launch.ResolvedPair, options: OptionValues) -> ChatSett
     return settings.with_values(values)
 
 
-def simulate_machine(gpu: str | None, vram: float | None) -> MachineProfile:
-    """This computer, or with what --gpu and --vram say; an assumed size is said."""
-    machine = machine_profile.simulate(gpu, vram)
-    assumption = ""
-    if gpu is not None and vram is None:
-        assumption = gpu_catalog.describe_assumption(gpu)
-    if assumption:
-        notify(assumption)
+def simulate_machine(hardware: SimulatedHardware) -> MachineProfile:
+    """This computer, or what --gpu, --vram, --cpu and --ram say.
+
+    An assumed size is said, and that little is known of a CPU.
+    """
+    machine = machine_profile.simulate(hardware)
+    if hardware.gpu is not None and hardware.vram is None:
+        assumption = gpu_catalog.describe_assumption(hardware.gpu)
+        if assumption:
+            notify(assumption)
+    if hardware.cpu is None:
+        return machine
+    if hardware.ram is None and machine.cpu.total is not None:
+        size = gib(machine.cpu.total)
+        notify(f"{size} of RAM are assumed, as here. Say the size: --ram 32.")
+    if not ram_speed.is_known_cpu(hardware.cpu):
+        notify(
+            "Of this CPU nothing is known, so its speeds are a wide range. Name its "
+            'memory, such as --cpu "i5-12400, DDR4-3200"; on that computer '
+            "`localspec doctor --cpu` measures it."
+        )
     return machine
 
 

@@ -14,8 +14,8 @@ from localspec.cli.global_options import FiniteRange, flag, number_option, text_
 from localspec.cli.report_printer import echo_columns, echo_line
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import UsageError
-from localspec.fit import advice, machine_profile, suggestions
-from localspec.fit.machine_profile import MachineProfile
+from localspec.fit import machine_profile, suggestion_groups, suggestions
+from localspec.fit.machine_profile import MachineProfile, SimulatedHardware
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
 from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, pull_plan
@@ -45,8 +45,7 @@ def command() -> None:
 
 @command.command("suggest")
 @click.argument("ref", required=False, shell_complete=shell_completion.complete_model)
-@global_options.GPU
-@global_options.VRAM
+@global_options.simulated_hardware
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
 @number_option("--ctx", "Context size in tokens.  [default: what fits]", 1)
 @flag("--sees", about="Only models that see pictures.")
@@ -59,7 +58,7 @@ def _suggest(
     sees: bool,
     everything: bool,
     as_json: bool,
-    **gpu: Any,
+    **hardware: Any,
 ) -> None:
     """Advise what to run on this computer; with REF, which draft for that model.
 
@@ -70,7 +69,8 @@ def _suggest(
     criteria = replace(launch.saved_criteria(use, ctx), sees=sees)
     hosts = criteria.wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, options.print_skipped)
-    machine = machine_profile.with_remote(options.simulate_machine(**gpu), remote)
+    machine = options.simulate_machine(SimulatedHardware(**hardware))
+    machine = machine_profile.with_remote(machine, remote)
     found = suggest(machine, criteria, ref)
     if as_json:
         echo_json(_suggestions_to_json(found, machine, criteria))
@@ -79,7 +79,7 @@ def _suggest(
     echo(f"For {_describe_device(machine)}:", err=True)
     n_hidden = 0
     if ref is None:
-        advised = advice.group_suggestions(found, machine, criteria)
+        advised = suggestion_groups.group_suggestions(found, machine, criteria)
         best = advised.best.suggestion if advised.best else None
         lines = advice_report.format_advice(advised, is_whole=everything)
         if not everything:
@@ -88,7 +88,7 @@ def _suggest(
         instead = None
         best = found[0] if found else None
         if best is None or not best.verdict.can_load or best.is_too_slow:
-            first = advice.advise(machine, criteria).best
+            first = suggestion_groups.advise(machine, criteria).best
             instead = first.suggestion if first else None
         lines = advice_report.format_drafts(found, instead)
         best = instead or best
@@ -106,11 +106,14 @@ def _describe_device(machine: MachineProfile) -> str:
     """What the advice is for, with its memory: `RTX 3090, 24 GB`."""
     device = machine.devices[0] if machine.devices else machine.cpu
     name = device.description or device.name
-    if not machine.devices:
+    if not machine.devices and device.simulated:
+        name = f"a computer without a GPU ({name})"
+    elif not machine.devices:
         name = f"this computer without a GPU ({name})"
     if len(machine.devices) > 1:
         name = f"{len(machine.devices)} GPUs, the first {name}"
-    if device.total is None or device.simulated:
+    is_named = device.simulated and bool(machine.devices)
+    if device.total is None or is_named:
         return name
     return f"{name}, {gib(device.total)}"
 
@@ -121,7 +124,7 @@ def _suggestions_to_json(
     criteria: SuggestionCriteria,
 ) -> dict[str, object]:
     device = machine.devices[0] if machine.devices else machine.cpu
-    advised = advice.group_suggestions(found, machine, criteria)
+    advised = suggestion_groups.group_suggestions(found, machine, criteria)
     by_id = {each.suggestion.pair.id: each for each in advised.pairs}
     pairs = []
     for suggestion in found:

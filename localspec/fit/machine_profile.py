@@ -1,6 +1,6 @@
 """The profile of a machine: its devices and their speeds.
 
-It describes this computer, or this computer with a simulated GPU.
+It describes this computer, or this computer with a simulated GPU, CPU or memory.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec import paths
+from localspec.errors import UsageError
 from localspec.fit import calibration
-from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
+from localspec.fit.speed import HardwareSpeed, from_devices, named_cpu, nominal_cpu
 from localspec.machine import (
     device_detection,
     gpu_catalog,
@@ -23,10 +24,12 @@ from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.type_speeds import TypeSpeed
+from localspec.sanitize import sanitize
 from localspec.units import gib
 
 _GIB = 1 << 30
 _MOST_SYSTEM_BYTES = 4 * _GIB  # Of memory, for the operating system and its desktop.
+_MAX_NAME = 60  # Characters of a CPU's name that are shown.
 
 
 class MachineProfile(Struct, frozen=True):
@@ -111,17 +114,70 @@ def with_programs_closed(machine: MachineProfile) -> MachineProfile:
     if cpu.total is not None and is_part:
         cpu = replace(cpu, free=cpu.total)
     elif cpu.total is not None:
-        system = min(cpu.total // 4, _MOST_SYSTEM_BYTES)
-        cpu = replace(cpu, free=cpu.total - system)
+        cpu = replace(cpu, free=cpu.total - _system_bytes(cpu.total))
     devices = tuple(free_all(device) for device in machine.devices)
     return replace(machine, devices=devices, cpu=cpu)
 
 
-def simulate(gpu: str | None, vram: float | None) -> MachineProfile:
-    """This computer, with a named GPU or one of `vram` GiB if they are given."""
-    if gpu is not None:
-        return with_gpu(gpu, vram)
-    return detect() if vram is None else with_vram(vram)
+def _system_bytes(total: int) -> int:
+    """What the operating system and its desktop take of the memory."""
+    return min(total // 4, _MOST_SYSTEM_BYTES)
+
+
+class SimulatedHardware(Struct, frozen=True):
+    """What another computer has; None where it is as this one."""
+
+    gpu: str | None = None  # Its name.
+    vram: float | None = None  # GiB of the GPU.
+    cpu: str | None = None
+    """The name of a CPU, in which the kind of its memory may stand.
+
+    Without a `gpu` or `vram` that computer has no GPU.
+    """
+    ram: float | None = None  # GiB of system memory.
+
+
+def simulate(hardware: SimulatedHardware) -> MachineProfile:
+    """This computer, with the named hardware in place of its own.
+
+    Raises NotFoundError for a GPU that is not known, and UsageError for a CPU or RAM
+    beside a GPU that brings its own.
+    """
+    machine = with_cpu(detect(), hardware.cpu, hardware.ram)
+    if hardware.gpu is not None:
+        spec = gpu_catalog.find(hardware.gpu)
+        is_own = hardware.cpu is None and hardware.ram is None
+        if spec.kind != "gpu" and not is_own:
+            what = f"{spec.name} shares its memory with a CPU of its own."
+            raise UsageError(what, "Leave out --cpu and --ram; --vram has the size.")
+        return with_catalog_gpu(machine, spec, hardware.vram)
+    if hardware.vram is not None:
+        return _with_unnamed_gpu(machine, hardware.vram)
+    return machine
+
+
+def with_cpu(
+    machine: MachineProfile, name: str | None, ram_gib: float | None
+) -> MachineProfile:
+    """The same computer with another CPU, and then without a GPU, or with other RAM.
+
+    Its RAM is as free as when no other program runs.
+    """
+    if name is None and ram_gib is None:
+        return machine
+    cpu = machine.cpu
+    total = cpu.total
+    if ram_gib is not None:
+        total = int(ram_gib * _GIB)
+    free = cpu.free
+    if total is not None:
+        free = total - _system_bytes(total)
+    cpu = replace(cpu, free=free, total=total, note="", simulated=True)
+    if name is None:
+        return replace(machine, cpu=cpu)
+    hardware = from_devices((), named_cpu(name))
+    shown = sanitize(name[:_MAX_NAME], multiline=False)
+    return MachineProfile((), replace(cpu, description=shown), hardware)
 
 
 def with_gpu(name: str, vram_gib: float | None = None) -> MachineProfile:
@@ -131,6 +187,10 @@ def with_gpu(name: str, vram_gib: float | None = None) -> MachineProfile:
 
 def with_vram(vram_gib: float) -> MachineProfile:
     """This computer with a GPU of unknown speed and this much memory."""
+    return _with_unnamed_gpu(detect(), vram_gib)
+
+
+def _with_unnamed_gpu(machine: MachineProfile, vram_gib: float) -> MachineProfile:
     size = int(vram_gib * _GIB)
     gpu = Device(
         "GPU0",
@@ -141,7 +201,7 @@ def with_vram(vram_gib: float) -> MachineProfile:
         backend="CUDA",
         simulated=True,
     )
-    return _replace_gpu(detect(), gpu)
+    return _replace_gpu(machine, gpu)
 
 
 def with_catalog_gpu(

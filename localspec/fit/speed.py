@@ -29,30 +29,42 @@ from localspec.protocol.wire import MODEL_DRAFT_MAX, ContextSettings, LoadComman
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-_EXPERT_MEGABYTES = 0.25
+_EXPERT_MEGABYTES = 0.26
 """How much longer a GPU takes for each matrix of an expert: as if it were so much larger.
 
 A small product leaves most of a GPU idle at its end.  Example: experts of gpt-oss have
-matrices of 4.4 MB, which are read at 0.95 of the speed of other weights; those of
+matrices of 4.4 MB, which are read at 0.94 of the speed of other weights; those of
 Qwen3.6 35B-A3B have 0.6 MB, and reach 0.7.
 """
-_CPU_EXPERTS_SHARE = 0.8
+CPU_EXPERTS_SHARE = 0.93
 """The share of the speed of other weights with which a CPU reads experts."""
-_EXPERT_LAUNCHES = {True: 0.28, False: 0.15}
+_CPU_LAYER_MS = 0.05
+"""Of each layer that a CPU computes: its threads wait for each other a dozen times."""
+_EXPERT_LAUNCHES = {"CUDA": 0.35, "SYCL": 0.95}
+_OTHER_EXPERT_LAUNCHES = 0.25
 """What a layer with experts takes beside others, in their times.
 
-It starts a dozen more small kernels.  CUDA starts those of a pass at once, as a graph:
-True has its value, False that of other backends.
+It starts a dozen more small kernels.  CUDA starts those of a pass at once, as a graph.
+SYCL copies the numbers of the chosen experts to the CPU, and waits for them.
 """
-_RECURRENT_LAUNCHES = {True: 0.2, False: 0.7}
+_RECURRENT_LAUNCHES = {"CUDA": 0.24}
+_OTHER_RECURRENT_LAUNCHES = 0.86
 """The same of the convolution and the scan of a recurrent layer."""
+_BESIDE_GPU = 1.5
+"""How much longer a CPU takes for layers beside a GPU: its threads sleep meanwhile."""
+_VULKAN_BF16_EXPERTS_SHARE = 0.17
+"""The share of the speed of other types with which Vulkan reads experts in BF16.
+
+Its product of a vector with a chosen expert has no path for BF16; that with other
+weights has one: they are as fast as with ROCm.  From a Ryzen AI Max, 10 tok/s beside 26.
+"""
 _FEW_BITS = re.compile("I?Q[123]|TQ")
 """Weight types that cost the most to unpack."""
 _FEW_BITS_SHARE = 0.75
 """The share of the reading speed of other types that those reach.
 
-This and the two above, and `share` and `layer_ms` of gpus.yaml, are least squares of
-250 published runs.
+The constants above, and `share` and `layer_ms` of gpus.yaml, are least squares of 290
+published runs (`scripts/bench/bench.py published --constants`).
 """
 LONG_CONTEXT = 16_384  # Tokens; what has room for less ranks after what has it.
 _LONG_CONTEXTS = {"code": 32_768}
@@ -92,7 +104,7 @@ _EXPERTS_STEP = 0.5
 The step is for grouping the tokens.  Together: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8
 and 16 tokens (gpt-oss-20b on a GB10).
 """
-_CPU_ATTENTION_SLOWDOWN = 2.3
+CPU_ATTENTION_SLOWDOWN = 2.3
 """Relative to reading as many bytes of weights (3.0 and 6.9 GB/s)."""
 DEVICE_CROSSING_MS = 0.045
 """Copying activations from one device to the next: 30 to 60 µs."""
@@ -138,8 +150,12 @@ class DeviceSpeed(Struct, frozen=True):
     fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
     layer_ms: float = 0.0  # Of each layer.
-    has_graphs: bool = False
-    """Whether the kernels of a pass are started at once, as CUDA does."""
+    bf16_experts: float = 1.0
+    """The share of the reading speed that experts in BF16 reach."""
+    expert_launches: float = _OTHER_EXPERT_LAUNCHES
+    """What a layer with experts takes more, in times of a layer."""
+    recurrent_launches: float = _OTHER_RECURRENT_LAUNCHES
+    beside_gpu: float = 1.0  # How much longer it takes where a GPU has other layers.
     # A GPU's cost of a further token of a pass, in one-token passes.
     verify: float = 0.15
     verify_curve: Mapping[int, float] = field(default_factory=dict)
@@ -162,6 +178,13 @@ class DeviceSpeed(Struct, frozen=True):
         if self.kind != "cpu" and not is_measured and _FEW_BITS.match(weight_type):
             factor = _FEW_BITS_SHARE
         return n_bytes / (factor * self.efficiency * self.bandwidth * 1e6)
+
+    def read_experts_ms(self, n_bytes: float, weight_type: str = "") -> float:
+        """The same of experts."""
+        ms = self.read_ms(n_bytes, weight_type)
+        if weight_type == "BF16":
+            ms /= self.bf16_experts
+        return ms
 
     def verify_cost(self, width: float, weight_type: str) -> float:
         """Cost of a pass of `width` tokens, in one-token passes."""
@@ -223,6 +246,8 @@ def _describe_ram(ram: RamSpeed) -> DeviceSpeed:
         TYPICAL_CPU_SPEED,
         bandwidth=ram.bandwidth,
         efficiency=ram.share,
+        layer_ms=_CPU_LAYER_MS,
+        beside_gpu=_BESIDE_GPU,
         error=ram.error,
         basis=basis,
     )
@@ -307,12 +332,19 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
     if "bandwidth" in spec.unconfirmed:
         caveat = ", unconfirmed"
     spec = spec.for_backend(device.backend)
+    bf16_experts = 1.0
+    if device.backend == "Vulkan":
+        bf16_experts = _VULKAN_BF16_EXPERTS_SHARE
     return DeviceSpeed(
         bandwidth=spec.bandwidth,
         efficiency=spec.share,
         kind=kind,
         layer_ms=spec.layer_ms,
-        has_graphs=device.backend == "CUDA",
+        bf16_experts=bf16_experts,
+        expert_launches=_EXPERT_LAUNCHES.get(device.backend, _OTHER_EXPERT_LAUNCHES),
+        recurrent_launches=_RECURRENT_LAUNCHES.get(
+            device.backend, _OTHER_RECURRENT_LAUNCHES
+        ),
         verify=spec.verify,
         error=spec.error,
         basis=f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})",
@@ -402,7 +434,7 @@ def count_reads(
             expert_home = placed.expert_backends[il]
             factor = expert_factor
             if expert_home == placed.cpu_backend:
-                factor = 1 / _CPU_EXPERTS_SHARE
+                factor = 1 / CPU_EXPERTS_SHARE
             reads[expert_home].experts += layer.experts * expert_share * factor
             reads[expert_home].n_with_experts += 1
             if shape.traits.has_dense_beside_experts:
@@ -471,7 +503,9 @@ def _kv_read_bytes(
 ) -> float:
     k_type, v_type = llama_params.KV_TYPES[settings.kv_type]
     row_bytes = _row_bytes(layer.n_embd_head_k, k_type)
-    if not shape.is_mla:
+    if shape.is_mla:
+        row_bytes *= 2  # The values are in the same rows, which are read once more.
+    else:
         row_bytes += _row_bytes(layer.n_embd_head_v, v_type)
     n_cells = context
     if layer.is_swa:
@@ -532,15 +566,15 @@ def device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> 
     ms = part.n_layers * speed.fixed_ms / max(1, reads.n_layers)
     if speed.verify_curve:
         ms *= verify_cost
-    launches = part.n_layers + _RECURRENT_LAUNCHES[speed.has_graphs] * part.n_recurrent
-    launches += _EXPERT_LAUNCHES[speed.has_graphs] * part.n_with_experts
+    launches = part.n_layers + speed.recurrent_launches * part.n_recurrent
+    launches += speed.expert_launches * part.n_with_experts
     launches += part.n_with_both  # Each is two layers, which are added up.
     ms += launches * speed.layer_ms
 
     ms += speed.read_ms(part.dense, weight_type) * verify_cost
     if speed.kind == "cpu":
         # Attention is bound by compute here, by memory on a GPU.
-        ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
+        ms += CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
     else:
         ms += speed.read_ms(part.kv_cache) * verify_cost
 
@@ -550,7 +584,9 @@ def device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> 
         if width > 1:
             used += _EXPERTS_STEP
         cost = used * speed.verify_cost(width / ratio, weight_type)
-        ms += speed.read_ms(part.experts, weight_type) * cost
+        ms += speed.read_experts_ms(part.experts, weight_type) * cost
+    if len(reads.by_device) > 1:
+        ms *= speed.beside_gpu
     return ms
 
 

@@ -1,9 +1,9 @@
 """How fast a CPU reads its memory, until that is measured.
 
 What decides is the width of the memory, its clock, and the share of it that the CPU's
-cores reach.  The system may say width and clock (SMBIOS); the rest is known of the
-family of a CPU, by its name.  Of a CPU that no row names little is known, and the range
-of an estimate is as wide as that.
+cores reach.  The system may say width and clock (SMBIOS), or the text that names a CPU
+("i5-12400, DDR4-3200"); the rest is known of the family of a CPU, by its name.  Of a
+CPU that no row names little is known, and the range of an estimate is as wide as that.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from math import inf
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,7 +25,7 @@ _KNOWN_ERROR = 0.35
 
 How many layers the CPU caches, and how well its cores unpack weights, is not.
 """
-_FAMILY_ERROR = 0.45  # The same if they are those of the family.
+_FAMILY_ERROR = 0.4  # The same if they are those of the family.
 _UNKNOWN_ERROR = 0.6  # The same if not even the family is known.
 _CHANNEL_BITS = 64
 _CORE_GB_S = 12.0
@@ -48,8 +49,10 @@ class CpuFamily(Struct, frozen=True):
     pattern: str
     memory: str  # Such as "dual-channel DDR4-3200".
     bandwidth: float  # Its peak, GB/s.
-    share: float = 0.75  # Of the peak, that one-token passes reach.
+    share: float = 0.66  # Of the peak, that one-token passes reach.
     bits: int = 2 * _CHANNEL_BITS  # The most that the CPU has channels for.
+    limit: float = inf  # GB/s that its dies can read, whatever the memory.
+    error: float = _FAMILY_ERROR
 
 
 class RamSpeed(Struct, frozen=True):
@@ -57,26 +60,39 @@ class RamSpeed(Struct, frozen=True):
     bandwidth: float  # Peak, GB/s.
     share: float
     error: float  # Relative, of a one-token pass.
+    family: str = ""  # The pattern of its family; empty if that is unknown.
 
 
 _FAMILIES = (
-    CpuFamily("Raspberry Pi 5|BCM2712", "32 bits of LPDDR4X-4267", 17.1, 0.58, 32),
-    CpuFamily("Raspberry Pi 4|BCM2711", "32 bits of LPDDR4-3200", 12.8, 0.3, 32),
+    CpuFamily("Raspberry Pi 5|BCM2712", "32 bits of LPDDR4X-4267", 17.1, 0.7, 32),
+    CpuFamily("Raspberry Pi 4|BCM2711", "32 bits of LPDDR4-3200", 12.8, 0.33, 32),
     CpuFamily("RK3588|Orange Pi 5|ROCK 5", "LPDDR4X-4224", 33.8, 0.4, 64),
+    CpuFamily("Cix|C[DP]8180", "128 bits of LPDDR5-5500", 88.0, 0.4),
+    CpuFamily("AmpereOne", "eight channels of DDR5-5200", 333.0, 0.4, 512),
+    CpuFamily("Altra|Neoverse-N1", "eight channels of DDR4-3200", 205.0, 0.5, 512),
     CpuFamily(r"Apple M\d", "its own LPDDR", 68.0, 0.7),
     CpuFamily("Snapdragon", "LPDDR5X-8448", 135.0, 0.5),
     # Few small cores on one channel: they take longer to unpack weights than to read
     # them.
     CpuFamily(
-        r"Intel.* N(?:\d{2}|[12]\d{2}|3[05]\d)\b|i3-N3\d{2}|Celeron|Atom|"
+        r"\bN(?:50|9[57]|[12]\d{2}|3[05]\d)\b|Celeron|Atom|"
         r"Pentium.* [JN]\d{4}|\b[JN]\d{4}\b",
         "one channel",
         29.0,
-        0.52,
+        0.62,
         64,
     ),
-    CpuFamily(r"Ryzen AI Max", "256 bits of LPDDR5X-8000", 256.0, 0.45, 256),
+    CpuFamily(
+        r"Ryzen AI Max",
+        "256 bits of LPDDR5X-8000",
+        256.0,
+        0.6,
+        256,
+        limit=128.0,
+        error=_UNKNOWN_ERROR,
+    ),
     CpuFamily(r"Ryzen AI", "dual-channel DDR5-5600 or LPDDR5X-7500", 105.0, 0.62),
+    CpuFamily(r"Ryzen Z[12]", "LPDDR5-6400", 102.0, 0.5),
     CpuFamily(
         r"Threadripper PRO [79]\d{3}", "eight channels of DDR5-5200", 333.0, 0.5, 512
     ),
@@ -84,9 +100,9 @@ _FAMILIES = (
     CpuFamily(
         r"Threadripper PRO [35]\d{3}", "eight channels of DDR4-3200", 205.0, 0.5, 512
     ),
-    CpuFamily(r"Threadripper", "four channels of DDR4", 95.0, bits=256),
-    CpuFamily(r"EPYC 9\d{2}[45]", "twelve channels of DDR5", 461.0, 0.4, 768),
-    CpuFamily(r"EPYC 7\d{2}[123]", "eight channels of DDR4", 187.0, 0.5, 512),
+    CpuFamily(r"Threadripper", "four channels of DDR4", 95.0, 0.8, 256),
+    CpuFamily(r"EPYC 9\d{2}[45]", "twelve channels of DDR5", 461.0, 0.62, 768),
+    CpuFamily(r"EPYC 7\d{2}[123]", "eight channels of DDR4", 187.0, 0.55, 512),
     CpuFamily(r"Xeon.* w[3579]-2[45]\d{2}", "four channels of DDR5", 154.0, 0.5, 256),
     CpuFamily(r"Xeon.* w[579]-3[45]\d{2}", "eight channels of DDR5", 307.0, 0.45, 512),
     CpuFamily(r"Xeon.* w[3579]\b", "four channels of DDR5", 154.0, 0.5, 256),
@@ -95,6 +111,7 @@ _FAMILIES = (
     CpuFamily(r"Xeon.* E5-\d{4} v[34]", "four channels of DDR4", 72.0, 0.65, 256),
     CpuFamily(r"Xeon.* E5-\d{4}", "four channels of DDR3", 51.0, 0.65, 256),
     CpuFamily(r"Xeon.* E3-\d{4}", "dual-channel memory", 30.0),
+    CpuFamily(r"Xeon.* E-2\d{3}", "dual-channel DDR4-2666", 42.7, 0.7),
     CpuFamily(
         r"Xeon.* (?:Silver|Gold|Platinum|Bronze) [3-9][45]\d{2}",
         "eight channels of DDR5",
@@ -119,24 +136,35 @@ _FAMILIES = (
     CpuFamily(r"Core.* Ultra .*2\d{2}V", "LPDDR5X-8533", 136.5, 0.6),
     CpuFamily(r"Core.* Ultra", "dual-channel DDR5", 96.0, 0.68),
     # Its fabric carries 64 GB/s, whatever the memory.
-    CpuFamily(r"Ryzen [3579] (?:PRO )?[789]\d{3}", "dual-channel DDR5", 88.0, 0.66),
-    CpuFamily(r"Ryzen [3579] (?:PRO )?6\d{3}", "dual-channel DDR5-4800", 77.0, 0.68),
-    CpuFamily(r"Ryzen [3579] (?:PRO )?[345]\d{3}", "dual-channel DDR4-3200", 51.2),
-    CpuFamily(r"Ryzen [3579] (?:PRO )?[12]\d{3}", "dual-channel DDR4-2666", 42.7),
-    CpuFamily(r"i[3579]-1[234]\d{2}", "dual-channel DDR4 or DDR5", 70.0, 0.72),
-    CpuFamily(r"i[3579]-1[01]\d{2}", "dual-channel DDR4-3200", 51.2),
-    CpuFamily(r"i[3579]-[89]\d{3}", "dual-channel DDR4-2666", 42.7, 0.66),
-    CpuFamily(r"i[3579]-[67]\d{3}", "dual-channel DDR4-2400", 38.4, 0.68),
-    CpuFamily(r"i[3579]-[2345]\d{3}", "dual-channel DDR3-1600", 25.6, 0.68),
+    CpuFamily(
+        r"Ryzen (?:[3579] )?(?:PRO )?[789]\d{3}", "dual-channel DDR5", 88.0, 0.67
+    ),
+    CpuFamily(
+        r"Ryzen (?:[3579] )?(?:PRO )?6\d{3}", "dual-channel DDR5-4800", 77.0, 0.68
+    ),
+    CpuFamily(
+        r"Ryzen (?:[3579] )?(?:PRO )?[345]\d{3}", "dual-channel DDR4-3200", 51.2, 0.7
+    ),
+    CpuFamily(r"Ryzen (?:[3579] )?(?:PRO )?[12]\d{3}", "dual-channel DDR4-2666", 42.7),
+    CpuFamily(r"i[79][- ]\d{4,5}XE?\b", "four channels of DDR4-2933", 94.0, 0.75, 256),
+    CpuFamily(r"i[3579][- ]1[234]\d{2}", "dual-channel DDR4 or DDR5", 70.0, 0.67),
+    CpuFamily(r"i[3579][- ]1[01]\d{2}", "dual-channel DDR4-3200", 51.2, 0.72),
+    CpuFamily(r"i[3579][- ][89]\d{3}", "dual-channel DDR4-2666", 42.7, 0.66),
+    CpuFamily(r"i[3579][- ][67]\d{3}", "dual-channel DDR4-2400", 38.4, 0.72),
+    CpuFamily(r"i[3579][- ][2345]\d{3}", "dual-channel DDR3-1600", 25.6, 0.7),
     CpuFamily(r"Core.* (?:[3579] )?1[0-9]{2}[UH]\b", "dual-channel DDR5", 83.0, 0.68),
 )
 """The first whose pattern is in the name counts.
 
 The peak is that of the memory that such computers are mostly sold with, and the share
 follows from published speeds on such CPUs: 10 GB/s on a Raspberry Pi 5, 15 on an N100,
-28 on an i5-8500, 38 on a Ryzen 5600, 58 to 65 on desktops with DDR5.
+32 on an i5-9500, 34 on an i5-1135G7, 46 on an i3-14100, 56 on a Ryzen 7950X.
 """
-_UNKNOWN = CpuFamily("", "memory of an unknown CPU", 48.0, 0.65)
+_UNKNOWN = CpuFamily("", "memory of an unknown CPU", 48.0, 0.65, error=_UNKNOWN_ERROR)
+_NAMED_MODULES = re.compile(r"\b((?:LP)?DDR[345]X?)(?:-(\d{3,5}))?\b", re.IGNORECASE)
+_ONE_CHANNEL = re.compile(r"\b(?:one|single)[ -](?:channel|module)\b", re.IGNORECASE)
+_USUAL_CLOCKS = {"DDR3": 1600, "DDR4": 3200, "DDR5": 5200}
+"""Megatransfers per second, of a kind that a text names without a clock."""
 
 
 @cache
@@ -150,29 +178,64 @@ def find_ram_speed(
 ) -> RamSpeed:
     """The memory of a CPU, from its name and what the system says of the modules.
 
-    Example: two modules of DDR4-3200 are 128 bits wide, so they give 51.2 GB/s.  Four
-    modules in a desktop share the two channels that it has, and give no more.
+    The text may name the memory, too.  Example: two modules of DDR4-3200 are 128 bits
+    wide, so they give 51.2 GB/s.  Four modules in a desktop share the two channels that
+    it has, and give no more.
     """
     family = _find_family(cpu_name)
+    if modules is None:
+        modules = _read_named_modules(cpu_name, family)
+    bandwidth = family.bandwidth
+    memory = family.memory
+    error = family.error
     if modules is not None:
         bits = min(modules.bits, family.bits)
         bandwidth = bits / 8 * modules.megatransfers / 1e3
         memory = f"{bits} bits of {modules.kind}-{modules.megatransfers}"
-        error = _KNOWN_ERROR
-    else:
-        bandwidth = family.bandwidth
-        memory = family.memory
-        error = _FAMILY_ERROR if family.pattern else _UNKNOWN_ERROR
+        error = min(error, _KNOWN_ERROR)
+    bandwidth = min(bandwidth, family.limit)
     share = family.share
     if n_cores is not None:
         share = min(share, n_cores * _CORE_GB_S / bandwidth)
-    return RamSpeed(memory, bandwidth=bandwidth, share=share, error=error)
+    return RamSpeed(
+        memory,
+        bandwidth=bandwidth,
+        share=share,
+        error=error,
+        family=family.pattern,
+    )
+
+
+def is_known_cpu(cpu_name: str) -> bool:
+    """Whether the text names a family of CPUs, or the memory of one."""
+    family = _find_family(cpu_name)
+    return bool(family.pattern) or _NAMED_MODULES.search(cpu_name) is not None
+
+
+def _read_named_modules(text: str, family: CpuFamily) -> MemoryModules | None:
+    """What a text says of the memory, such as "i5-12400, one module of DDR4-3200".
+
+    A kind without a clock says more than the family where that is sold with several.
+    """
+    found = _NAMED_MODULES.search(text)
+    if found is None:
+        return None
+    bits = family.bits
+    if _ONE_CHANNEL.search(text):
+        bits = _CHANNEL_BITS
+    kind = found[1].upper()
+    if found[2]:
+        return MemoryModules(kind, int(found[2]), bits)
+    is_open = " or " in family.memory or not family.pattern
+    if kind in _USUAL_CLOCKS and (is_open or bits < family.bits):
+        return MemoryModules(kind, _USUAL_CLOCKS[kind], bits)
+    return None
 
 
 def _find_family(cpu_name: str) -> CpuFamily:
     name = re.sub(r"\((?:R|TM)\)", "", cpu_name)
     for family in _FAMILIES:
-        if re.search(family.pattern, name):
+        if re.search(family.pattern, name, re.IGNORECASE):
             return family
     return _UNKNOWN
 

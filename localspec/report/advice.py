@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from localspec.fit.advice import Advice, AdvisedPair, describe_slow
+from localspec.fit.suggestion_groups import Advice, AdvisedPair, describe_slow
 from localspec.fit.suggestions import PairSuggestion
 from localspec.report.lines import EMPTY_LINE, Line, Span, format_columns, make_line
 from localspec.report.memory import format_share

@@ -21,6 +21,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
     *(
+        "advice",
         "auto",
         "chat",
         "commits",

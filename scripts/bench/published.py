@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import speed_fit
 from msgspec.structs import replace
-from speed_fit import TimedRun
+from speed_fit import MeasuredDevice, TimedRound, TimedRun
 from turns import table
 
 from localspec.errors import LocalspecError
@@ -32,11 +32,12 @@ from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.plan import Plan
 from localspec.fit.shape import ModelShape
-from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
+from localspec.fit.speed import TYPICAL_CPU_SPEED, PassReads, UseCase
 from localspec.machine import gpu_catalog, published
 from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.published import Caveat, PublishedRow
+from localspec.machine.ram_speed import find_ram_speed
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand
@@ -54,16 +55,26 @@ WEIGHTS: dict[Caveat, float] = {
     "unusual": 0.1,
     "lower bound": 0.0,
 }
+OLD = 0.4
+"""The weight of runs before 2025: llama.cpp joins more kernels since."""
 OTHER_BACKENDS = ("ROCm", "SYCL", "Vulkan")
 """Instead of the one that is simulated for the GPU's maker."""
 
 
-def _name_device(spec: GpuSpec, backend: str) -> str:
+def find_weight(row: PublishedRow) -> float:
+    """By how much the row is to be trusted."""
+    weight = WEIGHTS[row.caveat]
+    if row.date and row.date < "2025":
+        weight *= OLD
+    return weight
+
+
+def _name_device(spec: GpuSpec, backend: str) -> MeasuredDevice:
     """What has constants of its own: a generation, or a card that differs from it."""
     name = spec.generation
     if spec.has_own_speed:
         name = spec.name
-    return f"{name} {backend}"
+    return MeasuredDevice(spec.maker, name, backend)
 
 
 def _read_gib(ram: str) -> float:
@@ -79,6 +90,7 @@ class Result(NamedTuple):
     width: float  # Half of the range that is shown, relative; 0 without one.
     has_caveat: bool = False
     timed: TimedRun | None = None
+    round: TimedRound | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,9 +101,52 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    groups = defaultdict[str, list[Result]](list)
+    show = print_result if args.each else ignore_result
+    compared = compare(show)
+    if args.constants:
+        constants = speed_fit.fit(compared.timed)
+        constants |= speed_fit.fit_verify(compared.rounds)
+        for name, value in sorted(constants.items()):
+            print(f"{name:34}{value:8.3f}")
+        return 0
+    print(table(list(report(summarize(compared)))))
+    print(f"\n{compared.n_whole} runs were whole on a GPU, of which here are not:")
+    for line in compared.moved:
+        print(f"  {line}")
+    return 0
+
+
+def print_result(row: PublishedRow, result: Result) -> None:
+    mark = " " if result.is_near else "X"
+    caveat = f"  [{row.caveat}]" if row.caveat else ""
+    print(f"{result.ratio:.2f} {mark}  {row.model}  {row.describe()}{caveat}")
+
+
+def ignore_result(row: PublishedRow, result: Result) -> None:
+    del row, result
+
+
+class Comparison(NamedTuple):
+    results: list[Result]
+    n_whole: int  # Runs that were whole on a GPU.
+    moved: list[str]  # Those that are partly in RAM here, or do not fit.
+
+    @property
+    def timed(self) -> list[TimedRun]:
+        return [each.timed for each in self.results if each.timed]
+
+    @property
+    def rounds(self) -> list[TimedRound]:
+        return [each.round for each in self.results if each.round]
+
+
+def compare(show: Callable[[PublishedRow, Result], None]) -> Comparison:
+    """All published runs of one GPU or CPU with the estimates for them."""
+    results: list[Result] = []
     models = catalog.load().models
     seen = set[tuple[object, ...]]()
+    n_whole = 0
+    moved: list[str] = []
     for row in published.load():
         model = models.get(row.model)
         if model is None or row.n_gpu != 1:
@@ -99,6 +154,11 @@ def main(args: argparse.Namespace) -> int:
         run = Run.of(row, model)
         if run is None:
             continue
+        if run.was_whole:
+            n_whole += 1
+            problem = run.find_move()
+            if problem:
+                moved.append(f"{problem}: {row.model}, {row.describe()}")
         plain = ("plain", row.model, row.gpu, row.quant, row.plain, row.backend)
         checks: dict[tuple[object, ...], Callable[[], Result | None]] = {
             plain: run.check_plain,
@@ -106,26 +166,30 @@ def main(args: argparse.Namespace) -> int:
             ("memory", row.gpu, row.quant, row.ctx, row.memory): run.check_memory,
             ("memory with a draft", row): run.check_memory_with_draft,
         }
-        for key in checks.keys() - seen:
-            seen.add(key)
-            found = checks[key]()
-            if found is None:
+        for key, check in checks.items():
+            if key in seen:
                 continue
-            groups[found.group].append(found)
-            if args.each:
-                mark = " " if found.is_near else "X"
-                caveat = f"  [{row.caveat}]" if row.caveat else ""
-                print(
-                    f"{found.ratio:.2f} {mark}  {row.model}  {row.describe()}{caveat}"
-                )
-    timed = [each.timed for found in groups.values() for each in found if each.timed]
-    if args.constants:
-        for name, value in sorted(speed_fit.fit(timed).items()):
-            print(f"{name:34}{value:8.3f}")
-        return 0
-    estimates = dict(zip(timed, speed_fit.leave_one_source_out(timed), strict=True))
-    print(table(list(report(groups, estimates))))
-    return 0
+            seen.add(key)
+            found = check()
+            if found is not None:
+                results.append(found)
+                show(row, found)
+    return Comparison(results, n_whole=n_whole, moved=moved)
+
+
+class OutOfSample(NamedTuple):
+    """What constants estimate that were fitted without the source of a run."""
+
+    passes: dict[TimedRun, float]  # In milliseconds.
+    rounds: dict[TimedRound, float]  # In passes of one token.
+
+    def find_ratio(self, result: Result) -> float | None:
+        """The estimate over what was published; None without one."""
+        if result.timed is not None:
+            return result.timed.published_ms / self.passes[result.timed]
+        if result.round is not None:
+            return result.round.published / self.rounds[result.round]
+        return None
 
 
 class Run(NamedTuple):
@@ -208,6 +272,33 @@ class Run(NamedTuple):
             snapshots=draft_max,  # llama.cpp keeps as many states as it drafts.
         )
 
+    @property
+    def was_whole(self) -> bool:
+        """Whether the row says that a GPU, of a known size, had all of the model."""
+        row = self.row
+        if not row.gpu or row.is_partly_in_ram or row.gpu_layers >= 0:
+            return False
+        sizes = gpu_catalog.find(row.gpu).vram_gib
+        is_size_known = bool(row.vram) or len(sizes) == 1
+        return is_size_known and row.caveat != "unusual"
+
+    def find_move(self) -> str:
+        """Why the pair would not be whole on the GPU here; empty if it is.
+
+        A context that is not stated is what fits.
+        """
+        row = self.row
+        kv = KV_TYPES.get(row.kv)
+        n_ctx = min(row.ctx, self.shape.n_ctx_train) or None
+        load = self.load(n_ctx or 2048, kv or "q4_0")
+        request = SettingsRequest(load, ctx=n_ctx, kv=kv if row.kv else None)
+        plan = SettingsAdvisor(self.shape, None, self.machine).advise(request)
+        if not plan.verdict.can_load:
+            return "does not fit"
+        if plan.is_partly_in_ram:
+            return "partly in RAM"
+        return ""
+
     def check_plain(self) -> Result | None:
         row = self.row
         if not row.plain:
@@ -220,6 +311,8 @@ class Run(NamedTuple):
         group = self.group
         if row.is_partly_in_ram:
             group = "partly in RAM"
+            if not (row.n_cpu_moe or row.gpu_layers >= 0):
+                group = "partly in RAM, which part is not said"
         elif row.ctx and not row.memory:
             kv = KV_TYPES.get(row.kv, "q4_0")
             if self.fit(self.load(row.ctx, kv)).verdict == "no":
@@ -234,12 +327,14 @@ class Run(NamedTuple):
         )
 
     def _time(self, plan: Plan) -> TimedRun | None:
-        """The run in terms of the formula of speed_fit.py; None for a CPU alone."""
+        """The run in terms of the formula of speed_fit.py."""
         row = self.row
         machine = self.machine
-        if plan.speed.reads is None or not machine.devices or not row.plain:
+        if plan.speed.reads is None or not row.plain:
             return None
         reads, _ = plan.speed.reads
+        if not machine.devices:
+            return self._time_cpu(reads)
         gpu = machine.devices[0]
         spec = gpu_catalog.match_device(gpu)
         speeds = speed.find_speeds(reads, machine.hardware)
@@ -254,39 +349,95 @@ class Run(NamedTuple):
         return TimedRun(
             source=row.source,
             device=_name_device(spec, gpu.backend),
-            maker=spec.maker,
-            weight=WEIGHTS[row.caveat],
+            weight=find_weight(row),
             published_ms=1e3 / row.plain,
             n_layers=part.n_layers + part.n_with_both,
             n_mixtures=part.n_with_experts,
             n_recurrent=part.n_recurrent,
             dense_ms=whole.read_ms(part.dense, weight_type)
             + whole.read_ms(part.kv_cache),
-            experts_ms=whole.read_ms(part.experts, weight_type)
+            experts_ms=whole.read_experts_ms(part.experts, weight_type)
             / speed.expert_read_factor(reads.shape),
             expert_mb=max(1.0, reads.shape.expert_matrix_bytes) / 1e6,
             ram_ms=in_ram + speed.DEVICE_CROSSING_MS * reads.n_crossings,
         )
 
+    def _time_cpu(self, reads: PassReads) -> TimedRun | None:
+        row = self.row
+        part = reads.by_device[HOST]
+        whole = replace(self.machine.hardware.nominal_speeds[HOST], efficiency=1.0)
+        if not row.plain:
+            return None
+        attention_ms = whole.read_ms(part.attention) * speed.CPU_ATTENTION_SLOWDOWN
+        return TimedRun(
+            source=row.source,
+            device=MeasuredDevice(
+                speed_fit.CPU,
+                generation=find_ram_speed(row.cpu).family or "unknown",
+                backend="CPU",
+            ),
+            weight=find_weight(row),
+            published_ms=1e3 / row.plain,
+            n_layers=part.n_layers + part.n_with_both,
+            n_mixtures=part.n_with_experts,
+            n_recurrent=part.n_recurrent,
+            dense_ms=whole.read_ms(part.dense) + attention_ms,
+            experts_ms=whole.read_ms(part.experts) * speed.CPU_EXPERTS_SHARE,
+            expert_mb=1.0,
+            ram_ms=0.0,
+        )
+
     def check_gain(self) -> Result | None:
         """The gain of an MTP layer at the published acceptance rate and draft length."""
         row = self.row
-        draft = replace(self.shape, head_kind="mtp")
         if row.draft != "mtp" or not (row.plain and row.speculative and row.acceptance):
             return None
         if not self.shape.n_mtp or not row.draft_max or row.in_ram:
             return None
         rates = [float(part) for part in str(row.acceptance).split("-")]
         n_drafted = int(float(row.draft_max))
+        emitted = 1 + n_drafted * sum(rates) / len(rates)
+        published = emitted / (row.speculative / row.plain)
+        cost = self._estimate_round(n_drafted)
+        fixed = self._estimate_round(n_drafted, verify=0.0)
+        most = self._estimate_round(n_drafted, verify=1.0)
+        gpu = self.machine.devices[0]
+        spec = gpu_catalog.match_device(gpu)
+        if cost is None or fixed is None or most is None or spec is None:
+            return None
+        timed = TimedRound(
+            source=row.source,
+            device=speed_fit.classify_for_rounds(_name_device(spec, gpu.backend)),
+            weight=find_weight(row),
+            published=published,
+            fixed=fixed,
+            further=most - fixed,
+        )
+        ratio = published / cost
+        is_near = abs(ratio - 1) <= GAIN
+        return Result("MTP gain", ratio=ratio, is_near=is_near, width=0.0, round=timed)
+
+    def _estimate_round(
+        self, n_drafted: int, verify: float | None = None
+    ) -> float | None:
+        """What a round costs, in passes of one token.
+
+        `verify`: what a further token of a pass costs, instead of the GPU's own.
+        """
+        machine = self.machine
+        if verify is not None:
+            gpu = machine.devices[0].name
+            speeds = dict(machine.hardware.nominal_speeds)
+            speeds[gpu] = replace(speeds[gpu], verify=verify)
+            hardware = replace(machine.hardware, nominal_speeds=speeds)
+            machine = replace(machine, hardware=hardware)
+        draft = replace(self.shape, head_kind="mtp")
         load = replace(self.load(4096, draft_max=n_drafted), draft="head")
-        costs = self.fit(load, draft).speed.costs
+        plan = SettingsAdvisor(self.shape, draft, machine).estimate(load)
+        costs = plan.speed.costs
         if costs is None:
             return None
-        emitted = 1 + n_drafted * sum(rates) / len(rates)
-        verify = costs.verify_cost(n_drafted + 1)
-        gain = emitted / (n_drafted * costs.c + verify + costs.host)
-        ratio = gain / (row.speculative / row.plain)
-        return Result("MTP gain", ratio, is_near=abs(ratio - 1) <= GAIN, width=0.0)
+        return n_drafted * costs.c + costs.verify_cost(n_drafted + 1) + costs.host
 
     def check_memory(self) -> Result | None:
         if not self.row.memory:
@@ -319,44 +470,94 @@ class Run(NamedTuple):
         return Result(group, ratio, is_near=is_near, width=0.0)
 
 
-def report(
-    groups: dict[str, list[Result]], estimates: dict[TimedRun, float]
-) -> Iterator[list[str]]:
-    yield [
-        *("group", "rows", "estimate / published", "near"),
-        *("out of sample", "near", "half width"),
+class GroupSummary(NamedTuple):
+    """How well the runs of a group are estimated that have no caveat."""
+
+    name: str
+    n_rows: int
+    ratio: float  # The median of estimate / published.
+    n_near: int
+    width: float  # The median of half the range that is shown.
+    # The same of constants that were fitted without the source; None without such.
+    other_ratio: float | None
+    n_other: int
+    n_other_near: int
+
+
+def summarize(compared: Comparison) -> list[GroupSummary]:
+    """By group, and of all speeds."""
+    timed = compared.timed
+    rounds = compared.rounds
+    estimates = OutOfSample(
+        dict(zip(timed, speed_fit.leave_one_source_out(timed), strict=True)),
+        dict(zip(rounds, speed_fit.verify_without_source(rounds), strict=True)),
+    )
+    groups = defaultdict[str, list[Result]](list)
+    for result in compared.results:
+        if not result.has_caveat:
+            groups[result.group].append(result)
+    summaries = [
+        summarize_group(name, groups[name], estimates) for name in sorted(groups)
     ]
     speeds: list[Result] = []
-    for name in sorted(groups):
-        counted = [result for result in groups[name] if not result.has_caveat]
-        if not counted:
-            continue
-        yield report_row(name, counted, estimates)
-        speeds += [result for result in counted if result.width]
-    yield report_row("all speeds", speeds, estimates)
+    for results in groups.values():
+        speeds += [result for result in results if result.width]
+    return [*summaries, summarize_group("all speeds", speeds, estimates)]
 
 
-def report_row(
-    name: str, results: list[Result], estimates: dict[TimedRun, float]
-) -> list[str]:
+def summarize_group(
+    name: str, results: list[Result], estimates: OutOfSample
+) -> GroupSummary:
     near = [result for result in results if result.is_near]
     ratios = []
     n_near = 0
     for result in results:
-        if result.timed is None:
+        ratio = estimates.find_ratio(result)
+        if ratio is None:
             continue
-        ratio = result.timed.published_ms / estimates[result.timed]
         ratios.append(ratio)
-        if ratio * (1 - result.width) <= 1 <= ratio * (1 + result.width):
+        if is_within(ratio, result.width):
             n_near += 1
-    out_of_sample = ["–", "–"]
+    other_ratio = None
     if ratios:
-        out_of_sample = [f"{median(ratios):.2f}", f"{n_near}/{len(ratios)}"]
-    return [
+        other_ratio = median(ratios)
+    return GroupSummary(
         name,
-        str(len(results)),
-        f"{median(result.ratio for result in results):.2f}",
-        f"{len(near)}/{len(results)}",
-        *out_of_sample,
-        f"{median(result.width for result in results):.2f}",
+        n_rows=len(results),
+        ratio=median(result.ratio for result in results),
+        n_near=len(near),
+        width=median(result.width for result in results),
+        other_ratio=other_ratio,
+        n_other=len(ratios),
+        n_other_near=n_near,
+    )
+
+
+def is_within(ratio: float, width: float) -> bool:
+    """Whether the published speed is in the range; a gain has none, but GAIN."""
+    if not width:
+        return abs(ratio - 1) <= GAIN
+    return ratio * (1 - width) <= 1 <= ratio * (1 + width)
+
+
+def report(summaries: list[GroupSummary]) -> Iterator[list[str]]:
+    yield [
+        *("group", "rows", "estimate / published", "near"),
+        *("out of sample", "near", "half width"),
     ]
+    for group in summaries:
+        out_of_sample = ["–", "–"]
+        if group.other_ratio is not None:
+            out_of_sample = [
+                f"{group.other_ratio:.2f}",
+                f"{group.n_other_near}/{group.n_other}",
+            ]
+        width = f"{group.width:.2f}" if group.width else "–"
+        yield [
+            group.name,
+            str(group.n_rows),
+            f"{group.ratio:.2f}",
+            f"{group.n_near}/{group.n_rows}",
+            *out_of_sample,
+            width,
+        ]

@@ -50,7 +50,7 @@ def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     assert done.code == 4 and "Speed: none, because it does not fit." in done.text
     lines = done.text.partition("To save memory:")[0].splitlines()
     advice, *others = [line for line in lines if line][1:]
-    assert advice == "does not fit: take Qwen3.5 9B (≈ 53 tok/s)"
+    assert advice == "does not fit: take Qwen3.5 9B (≈ 52 tok/s)"
     assert not any("tok/s" in line for line in others), "of what does not run"
     assert "--kv q8_0" in done.text and "localspec pull qwen3.5-9b+mtp" in done.text
 
@@ -81,6 +81,24 @@ def test_fit_explains_why_a_larger_memory_needs_more() -> None:
     )
     assert saving
     assert float(saving[1]) > 8
+
+
+def test_a_computer_without_a_gpu_is_named_by_its_cpu() -> None:
+    cpu = ("--cpu", "Ryzen 7 5800X", "--ram", "32")
+    said = document("llama-3.1-8b+lookup", *cpu)
+    low, high = said["speed"]["plain"]
+    assert low < 7 < high
+
+    unknown = localspec(
+        "fit", "llama-3.1-8b", "--cpu", "Frobnicator", "--ram", "32", env=OFFLINE
+    )
+    assert unknown.code == 0, unknown.err
+    assert "doctor --cpu" in unknown.err
+
+
+def test_a_size_of_ram_that_is_assumed_is_said() -> None:
+    done = localspec("fit", "llama-3.2-1b", "--cpu", "N100", env=OFFLINE)
+    assert "RAM are assumed, as here. Say the size: --ram" in done.err
 
 
 @pytest.mark.parametrize("gpu", [(), ("--gpu", "RTX 4060")])

@@ -58,6 +58,13 @@ def test_the_advice_is_three_best_and_then_the_others_by_kind() -> None:
     assert "Download one: localspec pull gemma-4-31b+mtp" in done.err
 
 
+def test_advice_for_a_computer_that_has_no_gpu() -> None:
+    done = localspec("pair", "suggest", "--cpu", "Ryzen 5 3600", "--ram", "16")
+    assert done.code == 0, done.err
+    assert "For a computer without a GPU (Ryzen 5 3600), 16.0 GB:" in done.err
+    assert "tok/s" in done.text
+
+
 def test_a_longer_context_is_a_wish_of_the_advice() -> None:
     asked = ("pair", "suggest", "--gpu", "RTX 3090", "--use", "code", "--json")
     for n_ctx in (8192, 32768):

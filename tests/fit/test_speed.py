@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsAdvisor
 from localspec.fit.speed import (
+    CPU_EXPERTS_SHARE,
     TYPICAL_CPU_SPEED,
     DeviceSpeed,
     HardwareSpeed,
@@ -66,7 +67,8 @@ GPT_OSS = families.header("gpt-oss")
 def test_small_and_sparse_models_on_fast_cards() -> None:
     """Published runs lie in the range that is shown.
 
-    Not listed are a 4070 Ti and a 4090, which are above it.
+    They begin with an empty context.  Not listed are a 4070 Ti and a 4090, which are
+    above the range.
     """
     for card, model, tokens_per_second in [
         ("RTX 3080 Ti", LLAMA_3B, 263.2),
@@ -77,25 +79,24 @@ def test_small_and_sparse_models_on_fast_cards() -> None:
         ("GB10", GPT_OSS, 84.0),
         ("M3 Ultra", GPT_OSS, 115.3),
         ("R9700", GPT_OSS, 163.3),
+        ("RX 7900 XT", MOE, 151.8),
         ("Ryzen AI Max+ 395", GPT_OSS, 79.8),
     ]:
         hardware = from_devices([gpu_catalog.find(card).as_device()])
         load = LoadCommand("target", None, ContextSettings(n_ctx=4096))
-        plain = shapes.estimate_speed(load, model, None, hardware).plain
+        use = UseCase(context=128)
+        plain = shapes.estimate_speed(load, model, None, hardware, use=use).plain
         assert plain is not None
         low, high = plain
         assert low <= tokens_per_second <= high, (low, high)
 
 
-@pytest.mark.parametrize(
-    ("card", "tokens_per_second"), [("RX 7900 XT", 151.8), ("H100", 285)]
-)
-def test_a_mixture_on_a_large_card(card: str, tokens_per_second: float) -> None:
-    """30B with 3B active: published, and measured by us."""
-    hardware = from_devices([gpu_catalog.find(card).as_device()])
+def test_a_mixture_on_a_large_card() -> None:
+    """30B with 3B active, as we measured it (docs/gpu.md)."""
+    hardware = from_devices([gpu_catalog.find("H100").as_device()])
     load = LoadCommand("target", None, ContextSettings(n_ctx=4096))
     found = shapes.estimate_speed(load, MOE, None, hardware)
-    assert middle(found) == pytest.approx(tokens_per_second, rel=0.05)
+    assert middle(found) == pytest.approx(285, rel=0.05)
 
 
 def test_layers_beside_a_mac_s_gpu_are_read_from_the_same_memory() -> None:
@@ -200,9 +201,9 @@ def test_experts_can_stay_with_the_cpu() -> None:
     assert found.by_device["CUDA0"].experts == 0
     on_gpu = shapes.count_reads(MOE, EMPTY, [CARD]).by_device["CUDA0"]
     assert found.by_device["CUDA0"].dense == on_gpu.dense
-    # A CPU reads experts at 0.8 of its speed.
     read = on_gpu.experts / expert_read_factor(found.shape)
-    assert found.by_device[HOST].experts == pytest.approx(read / 0.8)
+    slower = read / CPU_EXPERTS_SHARE
+    assert found.by_device[HOST].experts == pytest.approx(slower)
     half = shapes.count_reads(MOE, ContextSettings(cpu_moe=24), [CARD]).by_device
     assert half[HOST].experts == found.by_device[HOST].experts / 2
     assert half["CUDA0"].experts == pytest.approx(on_gpu.experts / 2)

@@ -43,7 +43,14 @@ E:MEMORY_DEVICE_3_CONFIGURED_SPEED_MTS=3200
         ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4", 35, 42),
         ("AMD Ryzen 9 7900X 12-Core Processor", "dual-channel DDR5", 52, 66),
         ("AMD Ryzen AI 9 HX PRO 370 w/ Radeon 890M", "DDR5-5600", 55, 75),
-        ("AMD Ryzen AI Max+ 395", "256 bits", 100, 130),
+        ("AMD Ryzen AI Max+ 395", "256 bits", 65, 105),
+        ("AMD RYZEN AI MAX+ 395 w/ Radeon 8060S", "256 bits", 65, 105),
+        ("N100", "one channel", 12, 20),
+        ("ryzen 5600x", "dual-channel DDR4", 32, 42),
+        ("i7 8700", "dual-channel DDR4", 24, 32),
+        ("epyc 7763", "eight channels", 90, 130),
+        ("AMD Ryzen Z1 Extreme", "LPDDR5", 45, 60),
+        ("Intel(R) Xeon(R) E-2176G CPU @ 3.70GHz", "dual-channel DDR4", 24, 32),
         ("AMD Ryzen Threadripper 2950X", "four channels", 60, 80),
         ("AMD Ryzen Threadripper PRO 3995WX", "eight channels", 90, 130),
         ("Intel(R) Xeon(R) w5-2465X", "four channels of DDR5", 60, 100),
@@ -82,6 +89,24 @@ def test_the_modules_decide_where_the_system_names_them() -> None:
     assert found.bandwidth == pytest.approx(51.2)
     assert found.memory == "128 bits of DDR4-3200"
     assert found.error < find_ram_speed("AMD Ryzen 5 5600X").error
+
+
+def test_the_name_of_a_cpu_may_name_its_memory() -> None:
+    cpu = "12th Gen Intel(R) Core(TM) i5-12400"
+    named = find_ram_speed(f"{cpu}, DDR5-5600")
+
+    assert named.memory == "128 bits of DDR5-5600"
+    assert named.error < find_ram_speed(cpu).error
+    assert find_ram_speed(f"{cpu}, 32 GB DDR4").bandwidth == pytest.approx(51.2)
+    assert ram_speed.is_known_cpu(cpu)
+    assert ram_speed.is_known_cpu("an old box with DDR3-1333")
+    assert not ram_speed.is_known_cpu("an old box")
+
+
+def test_faster_modules_do_not_help_dies_that_cannot_read_them() -> None:
+    usual = find_ram_speed("AMD Ryzen AI Max+ 395")
+    faster = find_ram_speed("AMD Ryzen AI Max+ 395, LPDDR5X-9600")
+    assert usual.bandwidth == faster.bandwidth == 128
 
 
 def test_one_module_is_half_as_fast_and_four_are_no_faster_than_two() -> None:

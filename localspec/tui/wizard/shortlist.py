@@ -12,11 +12,11 @@ from textual.content import Content
 
 from localspec import launch
 from localspec.errors import LocalspecError
-from localspec.fit import advice, pair_shapes, suggestions
-from localspec.fit.advice import AdviceGroup
+from localspec.fit import pair_shapes, suggestion_groups, suggestions
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import FitVerdict, Plan
+from localspec.fit.suggestion_groups import AdviceGroup
 from localspec.fit.suggestions import PairSuggestion
 from localspec.launch import ResolvedPair
 from localspec.models import catalog, model_lookup, model_names
@@ -77,12 +77,12 @@ class Candidate(Struct, frozen=True):
 def suggest_candidates(
     machine_profile: MachineProfile, use_case: str, what_if: WhatIf, catalogue: Catalog
 ) -> tuple[Candidate, ...]:
-    """The best pair of each target, by the groups of `fit.advice`.
+    """The best pair of each target, by the groups of `fit.suggestion_groups`.
 
     Takes about a second: call it on a thread.
     """
     criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
-    given = advice.advise(machine_profile, criteria, catalogue=catalogue)
+    given = suggestion_groups.advise(machine_profile, criteria, catalogue=catalogue)
     candidates = []
     for title, pairs in given.by_group():
         for advised in pairs:
@@ -147,7 +147,7 @@ def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
         no_fit_reason = f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
     group_reason = ""
     if suggestion.is_too_slow:
-        group_reason = advice.describe_slow(suggestion, None)
+        group_reason = suggestion_groups.describe_slow(suggestion, None)
     return Candidate(
         pair=suggestion.pair,
         total_bytes=suggestion.bytes,
