@@ -150,7 +150,9 @@ def _function_layout(mark: str, closer: str, value_space: str) -> CallLayout:
     """`<function=f>` with a `<parameter=…>` for each argument, between two tags."""
     return CallLayout(
         mark,
-        call=(f"{SPACE}<function={NAME}>{SPACE}{ARGUMENTS}</function>{SPACE}{closer}"),
+        call=(
+            f"{SPACE}<function={NAME}>{SPACE}{ARGUMENTS}{SPACE}</function>{SPACE}{closer}"
+        ),
         arguments=TagArguments(
             before_key="<parameter=",
             before_text=f">{value_space}",
@@ -165,7 +167,7 @@ def _invoke_layout(section: str, prefix: str, text: str, other: str) -> CallLayo
         f"<{section}>",
         opening=SPACE,
         call=(
-            f'<{prefix}invoke name="{NAME}">{SPACE}{ARGUMENTS}</{prefix}invoke>{SPACE}'
+            f'<{prefix}invoke name="{NAME}">{SPACE}{ARGUMENTS}{SPACE}</{prefix}invoke>{SPACE}'
         ),
         separator="",
         ending=f"</{section}>",
@@ -205,7 +207,7 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         _function_layout("<tool_call>", "</tool_call>", ""),
         CallLayout(
             "<tool_call>",
-            f"{NAME}{SPACE}{ARGUMENTS}</tool_call>",
+            f"{NAME}{SPACE}{ARGUMENTS}{SPACE}</tool_call>",
             arguments=TagArguments(
                 before_key="<arg_key>",
                 before_text=f"</arg_key>{SPACE}<arg_value>",
@@ -316,7 +318,7 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         CallLayout(
             "<tool_calls:opensource>",
             f"<tool_call:opensource>{NAME}<tool_sep:opensource>{SPACE}{ARGUMENTS}"
-            "</tool_call:opensource>",
+            f"{SPACE}</tool_call:opensource>",
             opening=SPACE,
             separator=SPACE,
             ending=f"{SPACE}</tool_calls:opensource>",
@@ -344,6 +346,13 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         ),
     ),
     "tool_calls": (
+        CallLayout(
+            "<tool_calls>",
+            _OBJECT,
+            opening=SPACE,
+            separator="\n",
+            ending=f"{SPACE}</tool_calls>",
+        ),
         _list_layout(
             "<tool_calls>",
             "</tool_calls>",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.errors import GrammarError
+from localspec.models.chat_template import tool_detection
 from localspec.models.chat_template.call_layouts import (
     GENERIC_LAYOUT,
     LAYOUTS,
@@ -24,7 +26,7 @@ from localspec.models.chat_template.thinking_tags import ThinkingTags, split_thi
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolCallParser
 from localspec.spec.constraints.grammars import CallStates, Grammars
 from localspec.spec.protocols import GrammarState
-from tests.models.test_tool_formats import write
+from tests.models.test_tool_formats import FOLDER, write
 from tests.spec.constraints.call_vocabulary import CallVocabulary
 
 PLACE: dict[str, Any] = {
@@ -365,6 +367,34 @@ def test_arguments_without_a_schema_have_no_closing_tags_in_minimax_m3() -> None
 def test_a_name_that_no_call_can_hold_is_refused(format_name: str, name: str) -> None:
     with pytest.raises(GrammarError, match="name"):
         start(format_name, {name: SCHEMAS["now"]})
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="LLAMA_CPP_CHECKOUT is not set")
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.glob("*.jinja")), ids=lambda path: path.stem
+)
+def test_the_calls_that_llama_cpps_templates_write_are_allowed(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    variables = {"bos_token": "<s>", "eos_token": "</s>"}
+    format_name = tool_detection.detect_format(source, variables)
+    if format_name is None:
+        return
+    layout = tool_detection.detect_layout(format_name, source, variables)
+    assert layout is not None
+    probe = tool_detection._PROBES[0]
+    text = tool_detection._render_call(source, variables, probe)
+    assert text is not None
+    vocabulary = CallVocabulary(format_name)
+    parameters = tool_detection._PARAMETERS
+    states = Grammars(vocabulary).start_calls(layout, parameters)
+    (mark, *_) = [mark for mark in states.by_mark if mark in text]
+    state = states.by_mark[mark]
+    for token in vocabulary.tokenize(text.partition(mark)[2]):
+        if state.allows(np.array([vocabulary.eos]))[0]:
+            return
+        assert state.allows(np.array([token]))[0]
+        state = state.advance(token)
+    assert state.allows(np.array([vocabulary.eos]))[0]
 
 
 def test_a_long_text_between_tags_is_read_in_linear_time() -> None:
