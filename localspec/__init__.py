@@ -14,9 +14,19 @@ if TYPE_CHECKING:
     from localspec.api.llm import LLM, Stream
     from localspec.errors import LocalspecError
     from localspec.protocol.events import Token
+    from localspec.tools.folder_tools import FolderTools
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Answer", "LocalspecError", "Piece", "Stream", "Token", "__version__"]
+__all__ = [
+    "LLM",
+    "Answer",
+    "FolderTools",
+    "LocalspecError",
+    "Piece",
+    "Stream",
+    "Token",
+    "__version__",
+]
 
 _LAZY_MODULES = {
     "LLM": "localspec.api.llm",
@@ -25,6 +35,7 @@ _LAZY_MODULES = {
     "Stream": "localspec.api.llm",
     "LocalspecError": "localspec.errors",
     "Token": "localspec.protocol.events",
+    "FolderTools": "localspec.tools.folder_tools",
 }
 """Imported on first use: importing one part of localspec does not load the others."""
 

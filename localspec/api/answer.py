@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypedDict, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from localspec.chat.answer import GeneratedAnswer
+from localspec.chat import conversation
+from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.chat.conversation import CallResult
 from localspec.chat.settings import LoadedModel
 from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import (
@@ -23,7 +27,13 @@ from localspec.protocol.events import (
     token_to_json,
 )
 from localspec.protocol.round_totals import RoundTotals
-from localspec.protocol.wire import GenerateCommand, VerifyMode
+from localspec.protocol.wire import (
+    ChatMessage,
+    GenerateCommand,
+    ToolCall,
+    VerifyMode,
+)
+from localspec.tools.approval import REFUSALS, Verdict
 
 
 class AnswerTimings(TypedDict):
@@ -74,14 +84,40 @@ class Piece(Struct, frozen=True):
         return self.text
 
 
+class AnswerCall(Struct, frozen=True):
+    """A call of a tool in an answer, and what became of it."""
+
+    name: str  # The tool's full name, such as `time.convert_time`, or a function's.
+    arguments: Mapping[str, Any]  # Empty if the model wrote none that are an object.
+    result: str  # What the model was told; untrusted text.
+    is_error: bool
+    verdict: Verdict
+    """Why it ran (`once`, `named`, …), or did not (`no`, `stopped`, `wrong`)."""
+
+    @property
+    def has_run(self) -> bool:
+        return self.verdict not in REFUSALS
+
+    def to_json(self) -> dict[str, Any]:
+        """For the documents of `run --json`."""
+        return {
+            "name": self.name,
+            "arguments": dict(self.arguments),
+            "result": self.result,
+            "is_error": self.is_error,
+            "verdict": self.verdict,
+        }
+
+
 class Answer(Struct, frozen=True):
     """A model's answer.
 
     `str()` returns the text; the fields are those of `run --json`.
     """
 
-    text: str  # The whole text, thinking included. Control characters are not removed.
-    said: str  # The text without thinking.
+    text: str
+    """The whole text, with thinking and calls. Control characters are not removed."""
+    said: str  # The text without thinking and without calls.
     tokens: tuple[Token, ...]
     """With `id`, `text`, and the class as `kind`; on request with probabilities."""
     finish_reason: FinishReason
@@ -99,6 +135,10 @@ class Answer(Struct, frozen=True):
     timings: AnswerTimings
     speculation: AnswerSpeculation
     notices: tuple[Notice, ...] = ()  # Each has `message` and `hint`.
+    calls: tuple[AnswerCall, ...] = ()
+    """The calls of tools, in their order."""
+    messages: tuple[ChatMessage, ...] = ()
+    """What the answer adds to a chat: add it to the messages before the next question."""
 
     def __str__(self) -> str:
         return self.text
@@ -121,6 +161,7 @@ class Answer(Struct, frozen=True):
             "prompt_tokens": self.prompt_tokens,
             "timings": dict(self.timings),
             "speculation": dict(self.speculation),
+            "calls": [call.to_json() for call in self.calls],
         }
 
 
@@ -164,6 +205,19 @@ def split_pieces(event: Event) -> list[Piece]:
     return []
 
 
+def split_said(delta: AnswerDelta) -> list[Piece]:
+    """The pieces of an answer that is offered tools: what is certainly said.
+
+    A round's text comes with its last token.
+    """
+    said = "".join(part.text for part in delta.parts if not part.is_thinking)
+    event = delta.event
+    if isinstance(event, Round):
+        *earlier, last = event.tokens
+        return [*(Piece("", token) for token in earlier), Piece(said, last)]
+    return [Piece(said)] if said else []
+
+
 def build_answer(
     generated: GeneratedAnswer,
     request: GenerateCommand,
@@ -192,7 +246,71 @@ def build_answer(
         timings=cast(AnswerTimings, timings),
         speculation=cast(AnswerSpeculation, totals["speculation"]),
         notices=(*load_notices, *generated.notices),
+        messages=(conversation.build_answer(turn, loaded.thinking_markers),),
     )
+
+
+def make_call(call: ToolCall, result: CallResult) -> AnswerCall:
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = {}
+    if not isinstance(arguments, dict):
+        arguments = {}
+    return AnswerCall(
+        name=result.tool,
+        arguments=arguments,
+        result=result.text,
+        is_error=result.is_error,
+        verdict=result.verdict,
+    )
+
+
+def join_steps(answers: Sequence[Answer], rounds: Sequence[Round]) -> Answer:
+    """The answer of one step, or of several with calls between them.
+
+    Tokens, times and draft tokens are those of all steps. The prompt is that of the last
+    one, which has the steps before it. `rounds` are those of all steps.
+    """
+    last = answers[-1]
+    if len(answers) == 1:
+        return last
+    tokens: list[Token] = []
+    notices: list[Notice] = []
+    for answer in answers:
+        tokens += answer.tokens
+        notices += answer.notices
+    said = [answer.said.strip() for answer in answers]
+    return replace(
+        last,
+        text="".join(answer.text for answer in answers),
+        said="\n\n".join(filter(None, said)),
+        tokens=tuple(tokens),
+        timings=_join_timings(answers),
+        speculation=cast(AnswerSpeculation, RoundTotals.of(rounds).to_json()),
+        notices=tuple(notices),
+    )
+
+
+def _join_timings(answers: Sequence[Answer]) -> AnswerTimings:
+    """The sums; the first token is that of the first step.
+
+    Speed counts from the first token of each step: of two steps with 3 and 5 tokens, 6
+    tokens were decoded in `decode_ms`.
+    """
+    timings = [answer.timings for answer in answers]
+    decode_ms = sum(each["decode_ms"] for each in timings)
+    n_decoded = sum(max(0, len(answer.tokens) - 1) for answer in answers)
+    speed = None
+    if n_decoded and decode_ms:
+        speed = round(n_decoded / decode_ms * 1000, 3)
+    return {
+        "load_ms": timings[0]["load_ms"],
+        "prefill_ms": round(sum(each["prefill_ms"] for each in timings), 3),
+        "first_token_ms": timings[0]["first_token_ms"],
+        "decode_ms": round(decode_ms, 3),
+        "tokens_per_second": speed,
+    }
 
 
 def _empty_totals() -> dict[str, Any]:

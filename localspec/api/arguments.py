@@ -246,8 +246,20 @@ class AnswerRequest(Struct, frozen=True):
     messages: tuple[ChatMessage, ...] = ()
     template: str | None = None
 
-    def build(self, ready: EngineReady) -> tuple[GenerateCommand, LoadedModel]:
-        """For the loaded pair.
+    def check_tools(self) -> None:
+        """Raises UsageError if an option leaves no calls."""
+        if self.raw:
+            raise UsageError("raw=True leaves no tools.", "Leave out one of them.")
+        if not self.settings.is_free_text:
+            raise UsageError(
+                "Tools cannot be used with json_schema or grammar.",
+                "Leave out one of them.",
+            )
+
+    def build(
+        self, ready: EngineReady, tools: str = ""
+    ) -> tuple[GenerateCommand, LoadedModel]:
+        """For the loaded pair. `tools` are those that are offered, as JSON.
 
         Raises UsageError for messages without a chat template.
         """
@@ -278,6 +290,7 @@ class AnswerRequest(Struct, frozen=True):
             loaded,
             probabilities=bool(self.probabilities),
             seed=self.seed,
+            tools=tools,
         )
         if self.messages:
             request = replace(request, messages=self.messages)

@@ -6,19 +6,24 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from msgspec.structs import replace
+
 from localspec import launch
-from localspec.api import arguments
+from localspec.api import arguments, tool_use
 from localspec.api.answer import (
     Answer,
     Piece,
     build_answer,
+    join_steps,
+    make_call,
     python_hint,
     python_hints,
     split_pieces,
+    split_said,
 )
 from localspec.api.arguments import (
     AnswerOptions,
@@ -27,13 +32,20 @@ from localspec.api.arguments import (
     MachineOptions,
     expand_signature,
 )
+from localspec.api.tool_use import (
+    DEFAULT_MAX_CALLS,
+    ConnectedServers,
+    OnCall,
+    Tool,
+    ToolUse,
+)
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.context_window import check_answer
 from localspec.config.options import OPTIONS
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, LoadOptions, recent_pairs
 from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
-from localspec.protocol.events import EngineReady, Notice
+from localspec.protocol.events import EngineReady, Notice, Round
 
 _T = TypeVar("_T")
 
@@ -108,6 +120,10 @@ class LLM:
         """Notices of loading, with `message` and `hint`."""
         # At exit, engine_host closes all engines itself.
         weakref.finalize(self, self._engine_host.end).atexit = False
+        self._servers = ConnectedServers()
+        weakref.finalize(self, self._servers.close)
+        self._tool_uses: weakref.WeakSet[ToolUse] = weakref.WeakSet()
+        """Those of the answers that are not ended, for `stop`."""
 
     # --- answers
 
@@ -127,6 +143,9 @@ class LLM:
         messages: str | ChatMessages,
         *,
         stream: Literal[False] = False,
+        tools: Iterable[Tool] = (),
+        on_call: OnCall | None = None,
+        max_calls: int = DEFAULT_MAX_CALLS,
         **options: Unpack[AnswerOptions],
     ) -> Answer: ...
 
@@ -136,6 +155,9 @@ class LLM:
         messages: str | ChatMessages,
         *,
         stream: Literal[True],
+        tools: Iterable[Tool] = (),
+        on_call: OnCall | None = None,
+        max_calls: int = DEFAULT_MAX_CALLS,
         **options: Unpack[AnswerOptions],
     ) -> Stream: ...
 
@@ -145,6 +167,9 @@ class LLM:
         messages: str | ChatMessages,
         *,
         stream: bool = False,
+        tools: Iterable[Tool] = (),
+        on_call: OnCall | None = None,
+        max_calls: int = DEFAULT_MAX_CALLS,
         **options: Unpack[AnswerOptions],
     ) -> Answer | Stream:
         """Answer the messages of a chat, or one question.
@@ -152,14 +177,22 @@ class LLM:
         Messages are [{"role": "user", "content": …}, …]. A message may have pictures:
         "images": [a path, bytes, or a picture of Pillow], and "audio": [a path, or
         bytes]. The answer may fill the context unless `max_tokens` is given. Tokens
-        shared with the last call are reused. Raises as `generate`, UsageError if the
-        model has no chat template, PictureError if it does not see, or a picture cannot
-        be used, and AudioError likewise.
+        shared with the last call are reused.
+
+        The model may call `tools`: functions of yours, `FolderTools`, and servers by
+        their names. They run in the thread that waits for the answer, and
+        `Answer.calls` has them. `on_call` is asked before each call; without it
+        functions and folders run, and tools of servers do not. After `max_calls` calls
+        the model must answer.
+
+        Raises as `generate`, UsageError if the model has no chat template, PictureError
+        if it does not see, or a picture cannot be used, and AudioError likewise.
         """
         request = self._chat_request(messages, options)
+        use = self._use_tools(request, tools, on_call, max_calls)
         if stream:
-            return self._start_stream(request)
-        return self._run_answer(request)
+            return self._start_stream(request, use)
+        return self._run_answer(request, use)
 
     @expand_signature(AnswerOptions)
     def stream(
@@ -175,18 +208,30 @@ class LLM:
 
     @expand_signature(AnswerOptions)
     async def achat(
-        self, messages: str | ChatMessages, **options: Unpack[AnswerOptions]
+        self,
+        messages: str | ChatMessages,
+        *,
+        tools: Iterable[Tool] = (),
+        on_call: OnCall | None = None,
+        max_calls: int = DEFAULT_MAX_CALLS,
+        **options: Unpack[AnswerOptions],
     ) -> Answer:
-        """Like `chat`, for asyncio."""
-        return await self._await_answer(self._chat_request(messages, options))
+        """Like `chat`, for asyncio. Tools run in a thread of their own."""
+        import asyncio  # noqa: PLC0415  slow to import
+
+        request = self._chat_request(messages, options)
+        use = await asyncio.to_thread(
+            self._use_tools, request, tools, on_call, max_calls
+        )
+        return await self._await_answer(request, use)
 
     @expand_signature(AnswerOptions)
     async def astream(
         self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
     ) -> AsyncGenerator[Piece, None]:
         """Like `stream`, for asyncio: `async for piece in llm.astream(…)`."""
-        job = AnswerJob(self._build_request(prompt, options))
-        async with aclosing(stream_pieces(self._engine_host, job)) as pieces:
+        run = AnswerRun(self._engine_host, self._build_request(prompt, options))
+        async with aclosing(stream_pieces(run)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -205,9 +250,12 @@ class LLM:
     def stop(self) -> None:
         """Stop the current answer, from any thread.
 
-        Its caller receives the text so far.
+        Its caller receives the text so far. A function that runs is not interrupted.
         """
         self._engine_host.stop()
+        for use in list(self._tool_uses):
+            if use.is_calling:
+                use.stop.set()
 
     # --- the pair
 
@@ -222,8 +270,12 @@ class LLM:
         return self._engine_host.closed
 
     def close(self) -> None:
-        """Stop the current answer and end the engine process. Waiting requests fail."""
+        """Stop the current answer and end the engine process. Waiting requests fail.
+
+        Connections to servers of tools end, too.
+        """
         self._engine_host.close()
+        self._servers.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -261,18 +313,38 @@ class LLM:
             return self._prompt_request(prompt, options)
         return self._chat_request(prompt, options)
 
-    def _start_stream(self, request: AnswerRequest) -> Stream:
-        return Stream(self._engine_host, AnswerJob(request), self)
+    def _use_tools(
+        self,
+        request: AnswerRequest,
+        tools: Iterable[Tool],
+        on_call: OnCall | None,
+        max_calls: int,
+    ) -> ToolUse | None:
+        """None without tools. Raises UsageError, and what a connection raises."""
+        providers = tool_use.make_providers(tools, self._servers)
+        if not providers:
+            return None
+        request.check_tools()
+        use = ToolUse(providers, on_call, max_calls)
+        self._tool_uses.add(use)
+        return use
 
-    def _run_answer(self, request: AnswerRequest) -> Answer:
-        with self._start_stream(request) as stream:  # Ctrl+C stops the answer
+    def _start_stream(
+        self, request: AnswerRequest, use: ToolUse | None = None
+    ) -> Stream:
+        return Stream(AnswerRun(self._engine_host, request, use), self)
+
+    def _run_answer(self, request: AnswerRequest, use: ToolUse | None = None) -> Answer:
+        with self._start_stream(request, use) as stream:  # Ctrl+C stops the answer
             return stream.answer
 
-    async def _await_answer(self, request: AnswerRequest) -> Answer:
-        job = AnswerJob(request)
-        async for _ in stream_pieces(self._engine_host, job):
+    async def _await_answer(
+        self, request: AnswerRequest, use: ToolUse | None = None
+    ) -> Answer:
+        run = AnswerRun(self._engine_host, request, use)
+        async for _ in stream_pieces(run):
             pass
-        return job.result()
+        return run.build_answer()
 
 
 # --- answers as jobs
@@ -289,20 +361,31 @@ class PythonJob(EngineJob[_T]):
 
 
 class AnswerJob(PythonJob[Answer]):
-    """Generates an answer and puts out its pieces."""
+    """Generates an answer, or a step of it, and puts out its pieces."""
 
-    def __init__(self, request: AnswerRequest) -> None:
+    def __init__(self, request: AnswerRequest, use: ToolUse | None = None) -> None:
         super().__init__(self._generate_answer)
         self._request = request
+        self._use = use
+        self.generated = GeneratedAnswer()
 
     def _generate_answer(self, engine: Engine) -> Answer:
-        request, loaded = self._request.build(engine.ready)
-        generated = GeneratedAnswer()
+        steps = self._use.steps if self._use is not None else None
+        tools = steps.tools if steps is not None else ""
+        request, loaded = self._request.build(engine.ready, tools)
+        generated = self.generated
+        if steps is not None:
+            generated = steps.begin_answer(len(request.messages), loaded)
+            request = steps.add_messages(engine, request, loaded)
+        self.generated = generated
         if not self.stop_requested:
             try:
                 for event in engine.generate(request):
-                    generated.add(event)
-                    for piece in split_pieces(event):
+                    delta = generated.add(event)
+                    pieces = split_pieces(event)
+                    if steps is not None:
+                        pieces = split_said(delta)
+                    for piece in pieces:
                         self.put(piece)
                     check_answer(engine, event, lambda: self.stop_requested)
             except LocalspecError as error:
@@ -313,43 +396,125 @@ class AnswerJob(PythonJob[Answer]):
         )
 
 
+class AnswerRun:
+    """An answer as jobs of the engine: one, or with tools one for each step."""
+
+    def __init__(
+        self, host: EngineHost, request: AnswerRequest, use: ToolUse | None = None
+    ) -> None:
+        self._host = host
+        self._request = request
+        self._use = use
+        self._lock = threading.Lock()
+        """Held while calls run, so that two threads do not run them twice."""
+        self._ended: list[AnswerJob] = []
+        self.job = AnswerJob(request, use)
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether other jobs may follow the first one."""
+        return self._use is not None
+
+    def submit(self) -> None:
+        """Give the current job to the engine."""
+        self._host.submit(self.job)
+
+    def stop(self) -> None:
+        """Stop the answer, from any thread."""
+        if self._use is not None:
+            self._use.stop.set()
+        self._host.stop(self.job)
+
+    def run_calls(self, job: AnswerJob) -> bool:
+        """Run the calls with which a job has ended; whether another job follows it.
+
+        The next job is not submitted yet. Raises what the job raised.
+        """
+        job.result()
+        if self._use is None:
+            return False
+        with self._lock:
+            if job is not self.job:  # Another thread has run them.
+                return True
+            if self._use.stop.is_set() or not self._use.run_calls(job.generated):
+                return False
+            self._ended.append(job)
+            self.job = AnswerJob(self._request, self._use)
+        return True
+
+    def build_answer(self) -> Answer:
+        """The whole answer, when its last job has ended."""
+        jobs = [*self._ended, self.job]
+        answers = [job.result() for job in jobs]
+        rounds: list[Round] = []
+        for job in jobs:
+            rounds += job.generated.rounds
+        answer = join_steps(answers, rounds)
+        if self._use is None:
+            return answer
+        calls = self._use.steps.calls
+        if self._use.stop.is_set():
+            answer = replace(answer, finish_reason="cancelled")
+        return replace(
+            answer,
+            calls=tuple(make_call(call, result) for call, result in calls),
+            notices=(*answer.notices, *self._use.notices),
+            messages=self._use.steps.all_messages(self.job.generated.turn),
+        )
+
+
 class Stream:
     """The pieces of an answer, in order.
 
-    The engine continues even if the stream is not read. Leaving a `with` block,
-    `close()` or deleting the stream stops the answer; so does Ctrl+C while waiting for
-    a piece.
+    The engine continues even if the stream is not read; with tools, it waits after a
+    call until the stream is read on. Leaving a `with` block, `close()` or deleting the
+    stream stops the answer; so does Ctrl+C while waiting for a piece.
     """
 
-    def __init__(self, host: EngineHost, job: AnswerJob, owner: object) -> None:
-        self._host = host
-        self._job = job
+    def __init__(self, run: AnswerRun, owner: object) -> None:
+        self._run = run
         self._owner = owner  # Keeps the LLM alive as long as its stream.
         self._pieces: deque[Piece] = deque()
         self._updated = threading.Event()
         self._closed = False
-        job.on_update = self._updated.set
-        host.submit(job)
+        self._submit()
+
+    def _submit(self) -> None:
+        self._run.job.on_update = self._updated.set
+        self._run.submit()
 
     @property
     def answer(self) -> Answer:
         """Wait for the end and return the whole answer.
 
-        For a closed stream, it is the part so far.
+        For a closed stream, it is the part so far. Calls of tools run in this thread.
         """
-        return self._job.result()
+        while not self._closed:
+            job = self._run.job
+            job.result()
+            self._pieces += job.take()
+            if not self._go_on(job):
+                break
+        return self._run.build_answer()
+
+    def _go_on(self, job: AnswerJob) -> bool:
+        """Run the calls with which a job has ended; whether the answer goes on."""
+        if not self._run.run_calls(job):
+            return False
+        self._submit()
+        return True
 
     def stop(self) -> None:
         """Stop the answer, from any thread.
 
         Pieces already written are still returned.
         """
-        self._host.stop(self._job)
+        self._run.stop()
 
     def close(self) -> None:
         """Stop the answer and return no more pieces. From any thread; does not wait."""
         self._closed = True
-        self._host.stop(self._job)
+        self._run.stop()
 
     def __iter__(self) -> Stream:
         return self
@@ -358,16 +523,18 @@ class Stream:
         """Raises as `LLM.generate`."""
         try:
             while not self._closed:
-                self._pieces += self._job.take()
+                job = self._run.job
+                self._pieces += job.take()
                 if self._pieces:
                     return self._pieces.popleft()
-                if self._job.has_ended:
-                    self._job.result()  # raises the job's error
+                if job.has_ended:
+                    if self._go_on(job):
+                        continue
                     break
                 self._updated.wait(POLL_SECONDS)
                 self._updated.clear()
         except BaseException:
-            self._host.stop(self._job)
+            self._run.stop()
             raise
         raise StopIteration
 
@@ -378,24 +545,30 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        self._host.stop(self._job)
+        self._run.stop()
 
 
-async def stream_pieces(
-    host: EngineHost, job: AnswerJob
-) -> AsyncGenerator[Piece, None]:
+async def stream_pieces(run: AnswerRun) -> AsyncGenerator[Piece, None]:
     """Yield the pieces.
 
     Closing the generator stops the answer. Raises as `LLM.generate`.
     """
-    updated = job.make_update_event()
-    host.submit(job)
+    import asyncio  # noqa: PLC0415  slow to import
+
     try:
-        while not job.has_ended:
-            await updated.wait()
-            updated.clear()
-            for piece in job.take():
-                yield piece
-        job.result()  # raises the job's error
+        has_more = True
+        while has_more:
+            job = run.job
+            updated = job.make_update_event()
+            run.submit()
+            while not job.has_ended:
+                await updated.wait()
+                updated.clear()
+                for piece in job.take():
+                    yield piece
+            job.result()  # raises the job's error
+            if not run.has_tools:
+                return
+            has_more = await asyncio.to_thread(run.run_calls, job)
     finally:
-        host.stop(job)  # no effect after the end
+        run.stop()  # no effect after the end

@@ -15,6 +15,7 @@ from localspec.models import model_lookup
 from localspec.models.audio_files import is_audio_name
 from localspec.models.pictures import is_picture_name
 from localspec.sanitize import sanitize
+from localspec.tools import folder_tools, server_settings
 
 _MAX_ENTRIES = 2000  # Entries of a folder that are looked at.
 _NAMES_KEPT_SECONDS = 10
@@ -57,6 +58,20 @@ def complete_audio(typed: str) -> list[str]:
     """Folders, and files with the name of audio."""
     paths = complete_path(typed)
     return [path for path in paths if path.endswith("/") or is_audio_name(path)]
+
+
+def complete_folder(typed: str) -> list[str]:
+    return [path for path in complete_path(typed) if path.endswith("/")]
+
+
+def complete_tools(typed: str) -> list[str]:
+    """The servers of tools, and the folder, behind a word such as `off`."""
+    word, space, name = typed.partition(" ")
+    if not space:
+        return []
+    servers = server_settings.read_servers().servers
+    names = [folder_tools.PROVIDER, *(server.name for server in servers)]
+    return [f"{word} {each}" for each in names if each.startswith(name)]
 
 
 def complete_model(typed: str) -> list[str]:

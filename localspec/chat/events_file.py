@@ -1,12 +1,18 @@
-"""Reading the event files that `run --events` writes; damaged lines are skipped."""
+"""Reading the event files that `run --events` writes; damaged lines are skipped.
+
+Besides the events of the engine they have a line for each call of a tool.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import BinaryIO
 
+from localspec.chat.tool_loop import CallState
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.protocol.events import (
+    SCHEMA_VERSION,
     EngineExit,
     EngineReady,
     Event,
@@ -26,7 +32,25 @@ OVERFLOW_CODES = ("context-dropped", "context-summarised")
 """Codes of notices in the middle of an answer, which goes on after them."""
 SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")
 """Codes of the notices that `read` adds."""
+_CALL = "call"
+"""The `ev` of a line about a call, which is no event of the engine."""
 _HINT = "Create one: localspec run … --events FILE"
+
+
+def encode_call(state: CallState) -> str:
+    """A call that has a result as one line of JSON, without a line feed."""
+    assert state.result is not None
+    body = {
+        "v": SCHEMA_VERSION,
+        "ev": _CALL,
+        "id": state.request.call_id,
+        "tool": state.result.tool,
+        "arguments": dict(state.request.arguments),
+        "result": state.result.text,
+        "is_error": state.result.is_error,
+        "verdict": state.result.verdict,
+    }
+    return json.dumps(body)
 
 
 def read(path: str | Path) -> list[Event]:
@@ -128,12 +152,18 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
             damaged.append(number)
             continue
         if event is None:
-            unknown.append(number)
+            if not _is_call(line):
+                unknown.append(number)
         elif isinstance(event, Round) and event.accepted > len(event.tokens):
             damaged.append(number)
         else:
             events.append(event)
     return events, damaged, unknown
+
+
+def _is_call(line: bytes) -> bool:
+    """Whether a line that can be decoded is about a call."""
+    return bool(json.loads(line).get("ev") == _CALL)
 
 
 def _describe_lines(numbers: list[int]) -> str:

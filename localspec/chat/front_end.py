@@ -129,6 +129,17 @@ class ChatFrontEnd(Protocol):
 
     def show_statistics(self) -> None: ...
 
+    def show_tools(self) -> None:
+        """Show the tools of the chat, and which of them are on."""
+        ...
+
+    def show_tool_call(self, number: int) -> None:
+        """Show a call of the chat with all of its result; the first has number 1.
+
+        Raises UsageError if there is no such call.
+        """
+        ...
+
     def show_engine_log(self) -> None: ...
 
     def quit(self) -> None: ...

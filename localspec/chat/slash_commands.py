@@ -39,10 +39,15 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import model_lookup
 from localspec.models.chat_template.thinking_effort import check_thinking
 from localspec.sanitize import sanitize
+from localspec.tools import folder_tools
+from localspec.tools.folder_tools import FolderTools
+from localspec.tools.tool_types import ToolProvider
+from localspec.tools.toolbox import Toolbox
 from localspec.units import count, token_rate
 
 _MAX_TEXT_LENGTH = 60
 _EFFORTS = ("low", "medium", "high")
+_TOOL_WORDS = ("on", "off", "ask")
 
 
 class SlashCommand(Struct, frozen=True, kw_only=True):
@@ -537,6 +542,79 @@ def _rename(session: ChatSession, title: str) -> CommandResult:
     return CommandResult(f"The chat is called {shorten_line(session.title)}.")
 
 
+# --- tools
+# ------------------------------------------------------------------------------------
+
+
+def _tools(front_end: ChatFrontEnd, argument: str) -> None:
+    """No argument lists the tools, `N` shows a call, a word and a name change one."""
+    if not argument:
+        front_end.show_tools()
+    elif argument.isdecimal():
+        front_end.show_tool_call(int(argument[:6]))
+    else:
+        result = _change_tools(front_end.session, argument)
+        front_end.show_result(result, turns_changed=False)
+
+
+def _change_tools(session: ChatSession, argument: str) -> CommandResult:
+    word, _, name = argument.partition(" ")
+    name = name.strip()
+    if word not in _TOOL_WORDS or not name:
+        raise UsageError(
+            f"/tools cannot be {shorten_line(argument)!r}.",
+            "Type /tools, or /tools off NAME, on NAME or ask NAME.",
+        )
+    shown = shorten_line(name)
+    toolbox = _toolbox_of(session)
+    if word == "ask":
+        for tool in toolbox.select(name):
+            session.approvals.forget(tool.full_name)
+        return CommandResult(f"You are asked before each call of {shown} again.")
+    toolbox.set_enabled(name, enabled=word == "on")
+    return CommandResult(f"{shown} is {word}, from the next answer on.")
+
+
+def _folder(front_end: ChatFrontEnd, argument: str) -> None:
+    """`DIR` offers its files to the model, in place of another folder; `off` none."""
+    result = _change_folder(front_end.session, argument)
+    front_end.show_result(result, turns_changed=False)
+
+
+def _change_folder(session: ChatSession, argument: str) -> CommandResult:
+    toolbox = _toolbox_of(session)
+    current = toolbox.find_provider(folder_tools.PROVIDER)
+    if not argument:
+        if current is None:
+            return CommandResult("The model can read no folder. Type: /folder DIR")
+        return CommandResult(f"The model can ask to read {_describe_folder(current)}.")
+    if argument == "off":
+        if current is None:
+            return CommandResult("The model can read no folder.")
+        toolbox.remove(folder_tools.PROVIDER)
+        return CommandResult(
+            f"The model can no longer read {_describe_folder(current)}."
+        )
+    path = Path(os.path.expanduser(paths.parse_typed_path(argument)))
+    tools = FolderTools(path)
+    toolbox.add(tools)
+    message = f"The model can ask to list, read and search {_describe_folder(tools)}."
+    if session.completes_text:
+        message += " But this model has no chat template, so it calls no tools."
+    return CommandResult(message)
+
+
+def _describe_folder(provider: ToolProvider) -> str:
+    assert isinstance(provider, FolderTools), "its name is reserved"
+    return sanitize(str(provider.folder), multiline=False)
+
+
+def _toolbox_of(session: ChatSession) -> Toolbox:
+    if session.toolbox is None:
+        session.toolbox = Toolbox()
+    return session.toolbox
+
+
 # --- the table
 # --------------------------------------------------------------------------------
 
@@ -658,6 +736,22 @@ COMMANDS = (
         help="Attach WAV, MP3 or FLAC files to your next message; `-` removes them.",
         complete=argument_completion.complete_audio,
         show=_audio,
+    ),
+    SlashCommand(
+        name="folder",
+        argument="[DIR|off]",
+        help="Let the model list, read and search the files of DIR, and change nothing; you are asked.",
+        choices=("off",),
+        complete=argument_completion.complete_folder,
+        show=_folder,
+    ),
+    SlashCommand(
+        name="tools",
+        argument="[N|on NAME|off NAME|ask NAME]",
+        help="List tools that the model can call; on, off: one or a server's; ask: before each call; N: show call N.",
+        choices=_TOOL_WORDS,
+        complete=argument_completion.complete_tools,
+        show=_tools,
     ),
     SlashCommand(
         name="save",

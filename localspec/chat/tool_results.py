@@ -7,13 +7,14 @@ half of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from localspec.chat.context_window import RequestOptions, build_count
 from localspec.chat.conversation import CallResult, Conversation, DroppedTurns
 from localspec.launch import Engine
+from localspec.protocol.wire import ToolCall
 from localspec.tools import folder_tools
 
 _MIN_CHARACTERS = 200
@@ -21,6 +22,10 @@ _MIN_CHARACTERS = 200
 _MAX_TRIES = 6
 _ANSWER_SHARE = 8
 """A part of the context that stays free for the answer: one eighth."""
+
+
+ResultCount = Callable[[tuple[CallResult, ...]], int]
+"""The tokens of a prompt that ends with these results."""
 
 
 def fit_results(
@@ -33,22 +38,40 @@ def fit_results(
 
     Each cut one says so in its last line. Raises what the engine raises.
     """
-    if _count_bytes(results) <= options.loaded.n_ctx // 16:
+    # Another thread may be showing the conversation.
+    before = conversation.copy()
+
+    def count(results: tuple[CallResult, ...]) -> int:
+        """The question with its tool steps, without older turns."""
+        conversation = before.copy()
+        conversation.add_results(results)
+        dropped = DroppedTurns(conversation.n_before_question)
+        command = build_count(conversation, options, dropped)
+        return engine.count(command).tokens
+
+    calls = conversation.turns[-1].calls
+    return cut_results(results, calls, options.loaded.n_ctx, count)
+
+
+def cut_results(
+    results: tuple[CallResult, ...],
+    calls: Sequence[ToolCall],
+    n_ctx: int,
+    count: ResultCount,
+) -> tuple[CallResult, ...]:
+    """The results of `calls`, cut as `fit_results` does."""
+    if _count_bytes(results) <= n_ctx // 16:
         return results  # A token has a byte or more, so this certainly fits.
-    return _ResultCutter(engine, conversation, options).cut(results)
+    return _ResultCutter(calls, n_ctx, count).cut(results)
 
 
 class _ResultCutter:
-    """Counts in a copy of the conversation, which another thread may be showing."""
-
     def __init__(
-        self, engine: Engine, conversation: Conversation, options: RequestOptions
+        self, calls: Sequence[ToolCall], n_ctx: int, count: ResultCount
     ) -> None:
-        self._engine = engine
-        self._conversation = conversation.copy()
-        self._options = options
-        calls = conversation.turns[-1].calls
         self._arguments = {call.id: call.arguments for call in calls}
+        self._n_ctx = n_ctx
+        self._count = count
 
     def cut(self, results: tuple[CallResult, ...]) -> tuple[CallResult, ...]:
         """Shorten the longest results until all take no more than their room.
@@ -57,9 +80,8 @@ class _ResultCutter:
         is 400. Half of the 3,200 characters are allowed, so the longer one is cut to
         1,400.
         """
-        n_ctx = self._options.loaded.n_ctx
         n_empty = self._count(tuple(_set_text(each, "") for each in results))
-        room = max(0, n_ctx - n_ctx // _ANSWER_SHARE - n_empty) // 2
+        room = max(0, self._n_ctx - self._n_ctx // _ANSWER_SHARE - n_empty) // 2
         fitting = results
         n_characters = sum(len(result.text) for result in results)
         for _ in range(_MAX_TRIES):
@@ -72,14 +94,6 @@ class _ResultCutter:
             if limit <= _MIN_CHARACTERS:
                 break
         return fitting
-
-    def _count(self, results: tuple[CallResult, ...]) -> int:
-        """The tokens of the question with its tool steps, without older turns."""
-        conversation = self._conversation.copy()
-        conversation.add_results(results)
-        dropped = DroppedTurns(conversation.n_before_question)
-        command = build_count(conversation, self._options, dropped)
-        return self._engine.count(command).tokens
 
     def _shorten(self, result: CallResult, limit: int) -> CallResult:
         n_left_out = len(result.text) - limit

@@ -8,9 +8,18 @@ from typing import Protocol
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
-from localspec.api.answer import build_answer
+from localspec.api.answer import (
+    Answer,
+    AnswerCall,
+    build_answer,
+    join_steps,
+    make_call,
+    split_said,
+)
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.chat.conversation import CallResult
 from localspec.chat.settings import LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.cli import global_options, report_printer, terminal
@@ -26,7 +35,7 @@ from localspec.protocol.events import (
     Prefill,
     Round,
 )
-from localspec.protocol.wire import GenerateCommand, MeasuredCosts
+from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ToolCall
 from localspec.report import answer_stats
 from localspec.report.picture_text import describe_reading
 from localspec.report.speculation import SpeculationView, view_speculation
@@ -99,18 +108,41 @@ class AnswerPrinter:
         if is_markdown and is_on_terminal and style.colour and not mark_tokens:
             self._markdown_writer = _MarkdownWriter()
         self.answer = GeneratedAnswer()
+        """The last step of the answer, or all of it."""
+        self._earlier_steps: list[GeneratedAnswer] = []
+        self._has_tools = False
+        self._calls: tuple[AnswerCall, ...] = ()
         for notice in ready.notices:
             self._print_notice(notice)
 
+    def begin_step(self, answer: GeneratedAnswer) -> None:
+        """Begin an answer that is offered tools, or go on with it after calls.
+
+        Only what the model says is printed then, without thinking and calls.
+        """
+        self.end_line()
+        if self._has_tools:
+            self._earlier_steps.append(self.answer)
+        self._has_tools = True
+        self.answer = answer
+
+    def add_calls(self, calls: Sequence[tuple[ToolCall, CallResult]]) -> None:
+        """The calls of the answer, for the JSON document."""
+        self._calls = tuple(make_call(call, result) for call, result in calls)
+
     def on_event(self, event: Event) -> None:
-        self.answer.add(event)
+        delta = self.answer.add(event)
         if isinstance(event, Notice):
             self._print_notice(event)
         if isinstance(event, PictureReading):
             self._print_picture(event)
         if self._as_json:
             return
-        text = _answer_text(event, self._style, mark_tokens=self._mark_tokens)
+        if self._has_tools and not self._mark_tokens:
+            text = "".join(piece.text for piece in split_said(delta))
+            text = sanitize(text)
+        else:
+            text = _answer_text(event, self._style, mark_tokens=self._mark_tokens)
         if text and self._markdown_writer is not None:
             self._markdown_writer.write(StyledText(text))
             sys.stdout.flush()
@@ -142,20 +174,20 @@ class AnswerPrinter:
 
     def print_result(
         self,
-        request: GenerateCommand,
+        requests: Sequence[GenerateCommand],
         loaded: LoadedModel,
         sampling: str,
         measured: MeasuredCosts | None,
     ) -> None:
         """Print what follows the answer, or the JSON document.
 
-        For --stats, `sampling` has its values and where they are from, and `measured`
-        the costs of the pair.
+        `requests` has one for each step. For --stats, `sampling` has its values and
+        where they are from, and `measured` the costs of the pair.
         """
         self.end_line()
         answer = self.answer
         if self._as_json:
-            result = build_answer(answer, request, self._ready, loaded)
+            result = self._join_answers(requests, loaded)
             terminal.echo_json(result.document())
             return
         if self._mark_tokens and not self._style.quiet:
@@ -164,10 +196,24 @@ class AnswerPrinter:
             terminal.notify(*_UNANSWERED)
         if self._show_stats and answer.finished is not None:
             view = view_speculation(SpeculationStats(measured, answer=answer))
-            self._print_stats(view, answer.finished, request.sampling.seed)
+            self._print_stats(view, answer.finished, requests[-1].sampling.seed)
             terminal.echo(f"sampling: {sampling}", err=True)
             for text in _format_memory(self._ready):
                 terminal.echo(text, err=True)
+
+    def _join_answers(
+        self, requests: Sequence[GenerateCommand], loaded: LoadedModel
+    ) -> Answer:
+        answers: list[Answer] = []
+        rounds: list[Round] = []
+        steps = [*self._earlier_steps, self.answer]
+        for step, request in zip(steps, requests, strict=True):
+            answers.append(build_answer(step, request, self._ready, loaded))
+            rounds += step.rounds
+        answer = replace(join_steps(answers, rounds), calls=self._calls)
+        if any(call.verdict == "stopped" for call in self._calls):
+            return replace(answer, finish_reason="cancelled")
+        return answer
 
     def _explain_marks(self) -> None:
         """The legend of the marks; without marks, each round in words."""

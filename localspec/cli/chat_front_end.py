@@ -9,15 +9,17 @@ from functools import partial
 
 from msgspec import Struct
 
-from localspec.chat import copying, document_attachment
-from localspec.chat.conversation import PictureAttachment
+from localspec.chat import copying, document_attachment, tool_loop
+from localspec.chat.conversation import CallResult, PictureAttachment
 from localspec.chat.document_attachment import DocumentPart, PartChoice
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
+from localspec.chat.tool_loop import CallState
 from localspec.cli import report_printer, terminal
 from localspec.cli.answer_printer import OutputStyle
+from localspec.cli.tool_calls import ToolCallPrinter
 from localspec.documents.reading import (
     FileRequest,
     ScannedDocumentError,
@@ -27,11 +29,15 @@ from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
 from localspec.launch import Engine
 from localspec.protocol.events import EngineReady
+from localspec.protocol.wire import ToolCall
+from localspec.report import tool_calls
 from localspec.report.answer_stats import AnswerStats, format_stats
 from localspec.report.lines import Line
 from localspec.report.token_classes import format_legend
 from localspec.sanitize import sanitize
-from localspec.units import duration, short_count
+from localspec.tools.approval import CallRequest
+from localspec.tools.background_connections import BackgroundConnections
+from localspec.units import count, duration, short_count
 
 NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
 
@@ -46,6 +52,7 @@ _KEY_HELP = (
 )
 _NAME_WIDTH = 15  # Of a setting or key, before its value.
 _WIDE_NAME_WIDTH = 38  # Of a command or model.
+_TOOL_NAME_WIDTH = 28
 _NUMBER_WIDTH = 5  # Of a page.
 _LOG_LINES = 12
 _MAX_LISTED_PARTS = 15
@@ -77,6 +84,8 @@ class LinearFrontEnd:
         """Asks the user; the loop knows how."""
         self.last_answer: AnswerStats | None = None
         self.has_quit = False
+        self.connections: BackgroundConnections | None = None
+        self.call_printer = ToolCallPrinter(style)
         self._initial_text = ""
         self._pending_turn: PendingTurn | None = None
 
@@ -341,6 +350,66 @@ class LinearFrontEnd:
             self.print_report_line(line)
         suggested = session.pair.suggested_settings
         self.print_line(f"sampling: {session.settings.describe_sampling(suggested)}")
+
+    def show_tools(self) -> None:
+        """Lists the providers with their tools, then the servers that have none."""
+        session = self.session
+        tools = () if session.toolbox is None else session.toolbox.all_definitions()
+        missing = [] if self.connections is None else self.connections.list_missing()
+        if not tools and not missing:
+            self.print_line("The model can call no tools.")
+            self.print_line("A folder: /folder DIR. A server: localspec tools add")
+            return
+        always = {saved.fingerprint for saved in session.approvals.allowed_always()}
+        for tool in tools:
+            assert session.toolbox is not None
+            state = "off"
+            if session.toolbox.is_enabled(tool.full_name):
+                state = "on"
+                if tool.fingerprint in always:
+                    state = "on, always allowed"
+            name = tool_calls.shorten_name(tool.full_name)
+            about = shorten_line(tool.description)
+            if self.style.plain:
+                about = about.replace("…", "...")
+            self._print_row(name, f"{state}: {about}", _TOOL_NAME_WIDTH)
+        for server in missing:
+            self._print_row(server.name, server.why, _TOOL_NAME_WIDTH)
+        if session.completes_text:
+            self.print_line("This model has no chat template, so it calls no tools.")
+        else:
+            self.print_line("To turn off a tool, or all of a server: /tools off NAME")
+
+    def describe_rest(self, n_unsaved: int) -> str:
+        """How to see all of a result, of the n-th call after those that are saved."""
+        return f"/tools {len(self._list_calls()) + n_unsaved}: all of it"
+
+    def _list_calls(self) -> list[tuple[ToolCall, CallResult]]:
+        """The calls of the selected path that have results."""
+        calls: dict[str, ToolCall] = {}
+        found: list[tuple[ToolCall, CallResult]] = []
+        for turn in self.session.conversation.turns:
+            for result in turn.results:
+                if result.call_id in calls:
+                    found.append((calls[result.call_id], result))
+            calls = {call.id: call for call in turn.calls}
+        return found
+
+    def show_tool_call(self, number: int) -> None:
+        calls = self._list_calls()
+        if not 1 <= number <= len(calls):
+            n_calls = count(len(calls), "call")
+            raise UsageError(f"There is no call {number}.", f"The chat has {n_calls}.")
+        call, result = calls[number - 1]
+        request = CallRequest(
+            call_id=call.id,
+            name=result.tool,
+            tool=None,
+            arguments=tool_calls.read_arguments(call.arguments),
+            arguments_text=call.arguments,
+        )
+        state = CallState(request, tool_loop.find_phase(result), result)
+        self.call_printer.print_whole(state)
 
     def show_engine_log(self) -> None:
         path = engine_log.log_path()

@@ -16,22 +16,27 @@ from msgspec import Struct
 from localspec import launch
 from localspec.chat import slash_commands
 from localspec.chat.context_window import ContextOverflow
+from localspec.chat.conversation import Turn
+from localspec.chat.events_file import encode_call
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings, OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
+from localspec.chat.tool_loop import CallState
 from localspec.cli.answer_printer import ChatAnswerPrinter
 from localspec.cli.chat_front_end import NOT_SENT_HINT, LinearFrontEnd, PendingTurn
 from localspec.cli.hidden_typing import HiddenTyping, hide_typing
 from localspec.cli.load_display import LoadDisplay
 from localspec.cli.readline_prompt import ReadlinePrompt
+from localspec.cli.run_tools import ToolArguments, find_allowed
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
+from localspec.cli.tool_calls import CallHooks, ToolCallPrinter
 from localspec.documents.reading import FileRequest
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, ResolvedPair, StartEngine, idle_tasks
 from localspec.models.audio_files import AudioData
 from localspec.models.pictures import PictureData
-from localspec.protocol.events import EngineReady, Event, Notice, encode
+from localspec.protocol.events import EngineReady, Event, Notice, Round, encode
 from localspec.report import answer_stats
 from localspec.report.answer_stats import AnswerStats
 from localspec.report.lines import make_line
@@ -39,6 +44,8 @@ from localspec.report.overflow import describe_choice, describe_overflow, descri
 from localspec.report.pair_text import describe_toy
 from localspec.report.speculation import view_speculation
 from localspec.report.token_classes import format_legend
+from localspec.tools.background_connections import BackgroundConnections
+from localspec.tools.toolbox import Toolbox
 from localspec.units import short_count
 
 _UNANSWERED_HINT = (
@@ -68,6 +75,7 @@ class ChatLaunchOptions(Struct, frozen=True):
     pictures: Sequence[PictureData] = ()
     audio: Sequence[AudioData] = ()
     """What to attach to the first message besides."""
+    tools: ToolArguments = ToolArguments()
 
 
 class ChatLoop:
@@ -93,6 +101,24 @@ class ChatLoop:
         self._interrupt = Interrupt()  # The last Ctrl+C while an answer streamed.
         self._quit_hint_shown = False
         self._typing: HiddenTyping
+        self._printer: ChatAnswerPrinter
+        self._rounds: list[Round] = []  # Of the answer that is printed.
+        self._toolbox = Toolbox()
+        self.session.toolbox = self._toolbox
+        self._connections = BackgroundConnections(self._toolbox)
+        self._has_begun_to_connect = False
+        self._has_allowed_named = False
+        front_end.connections = self._connections
+        hooks = CallHooks(
+            show_input=self._show_input,
+            start_new_line=self._start_new_line,
+            on_turn=self._begin_turn,
+            on_interrupt=self.session.stop,
+            describe_rest=front_end.describe_rest,
+            record=self._record_call,
+        )
+        self._call_printer = ToolCallPrinter(front_end.style, hooks)
+        front_end.call_printer = self._call_printer
 
     def run(self, on_loaded: Callable[[EngineReady], None] = lambda _: None) -> int:
         """Chat until the user quits; returns the exit code.
@@ -105,8 +131,11 @@ class ChatLoop:
             hide_typing(mark_pastes=mark_pastes) as self._typing,
         ):
             try:
+                for provider in self._launch_options.tools.open_folder():
+                    self._toolbox.add(provider)
                 on_loaded(self._start_engine().ready)
                 self._print_welcome()
+                self._begin_to_connect()
                 self._attach_files()
                 exit_code = None
                 while exit_code is None:
@@ -115,6 +144,7 @@ class ChatLoop:
             finally:
                 self.session.close()
                 self._print_notices(self.session.take_notices())
+                self._connections.close()
                 self._close_engine()
 
     # --- the engine
@@ -218,8 +248,7 @@ class ChatLoop:
             self._print_error(error)
 
     def _confirm(self, question: str) -> bool:
-        self._front_end.keep_typed_text(self._typing.take_typed())
-        with self._typing.shown():
+        with self._show_input():
             self._print(f"{question} Type y or n, and Enter:")
             try:
                 answer = sys.stdin.readline()
@@ -241,6 +270,7 @@ class ChatLoop:
         """Read one message and handle it; returns an exit code to end the chat."""
         initial_text = self._front_end.take_initial_text()
         self._print_notices(self.session.take_notices())
+        self._print_notices(self._connections.take_notices())
         try:
             with (
                 idle_tasks.work_while_idle(self.session.pair.target),
@@ -307,36 +337,28 @@ class ChatLoop:
         Returns an exit code to end the chat.
         """
         session = self.session
-        front_end = self._front_end
         if self._engine is None:
             self._print("Reloading the model …")
         try:
             engine = self._engine or self._start_engine()
+            self._await_tools()
             turn.start()
         except LocalspecError as error:
             self._print_error(error, turn.not_sent_hint)
             return None
-        assert session.loaded is not None
-        printer = ChatAnswerPrinter(
-            front_end.style,
-            session.model_name,
-            # A completion model writes any text, most of all code.
-            is_markdown=(
-                session.loaded.has_chat_template and session.settings.is_free_text
-            ),
-            mark_tokens=front_end.tokens_marked,
-            show_thinking=session.settings.show_thinking,
-        )
+        self._printer = self._make_printer()
+        self._rounds = []
         failure: LocalspecError | None = None
         stopped_ms: float | None = None
         try:
-            stopped_ms = self._stream_answer(engine, printer)
+            stopped_ms = self._stream_answer(engine)
         except KeyboardInterrupt:
             return _EXIT_INTERRUPTED
         except LocalspecError as error:
             failure = error
         finally:
-            printer.finish(session.answer.rounds)
+            self._call_printer.end_progress()
+            self._printer.finish(self._rounds)
         if failure is None:
             self._print_status(stopped_ms)
             return None
@@ -349,9 +371,30 @@ class ChatLoop:
             )
         return None
 
-    def _stream_answer(
-        self, engine: Engine, printer: ChatAnswerPrinter
-    ) -> float | None:
+    def _make_printer(self) -> ChatAnswerPrinter:
+        session = self.session
+        assert session.loaded is not None
+        return ChatAnswerPrinter(
+            self._front_end.style,
+            session.model_name,
+            # A completion model writes any text, most of all code.
+            is_markdown=(
+                session.loaded.has_chat_template and session.settings.is_free_text
+            ),
+            mark_tokens=self._front_end.tokens_marked,
+            show_thinking=session.settings.show_thinking,
+        )
+
+    def _start_new_line(self) -> None:
+        self._printer.start_new_line()
+
+    def _begin_turn(self, _: Turn) -> None:
+        """The answer goes on after calls of tools."""
+        self._printer.finish(self._rounds)
+        self._printer = self._make_printer()
+        self._rounds = []
+
+    def _stream_answer(self, engine: Engine) -> float | None:
         """Stream the answer.
 
         Returns the milliseconds from Ctrl+C to the end, None without Ctrl+C.
@@ -359,22 +402,85 @@ class ChatLoop:
         session = self.session
 
         def choose(overflow: ContextOverflow) -> OverflowPolicy:
-            printer.start_new_line()
-            self._front_end.keep_typed_text(self._typing.take_typed())
-            with self._typing.shown():
+            self._printer.start_new_line()
+            with self._show_input():
                 return ask_overflow_choice(overflow, self._print)
 
         stopped_ms = None
         with stop_on_interrupt(session.stop) as self._interrupt:
             deltas = session.stream_answer(
-                engine, choose, probabilities=self._launch_options.probabilities
+                engine,
+                choose,
+                probabilities=self._launch_options.probabilities,
+                tools=self._call_printer,
             )
             for delta in deltas:
                 self._write_event(delta.event)
-                printer.print_delta(delta)
+                if isinstance(delta.event, Round):
+                    self._rounds.append(delta.event)
+                if delta.parts:
+                    self._call_printer.end_progress()
+                self._printer.print_delta(delta)
                 if session.answer.finished is not None:
                     stopped_ms = self._interrupt.elapsed_ms
         return stopped_ms
+
+    @contextmanager
+    def _show_input(self) -> Iterator[None]:
+        """For a question in the middle of an answer.
+
+        What was typed before it answers nothing, and is kept for the next prompt.
+        """
+        self._front_end.keep_typed_text(self._typing.take_typed())
+        with self._typing.shown():
+            yield
+
+    # --- tools
+    # ----------------------------------------------------------------------------
+
+    def _begin_to_connect(self) -> None:
+        """Connect the servers, once a model is loaded that can call tools."""
+        loaded = self.session.loaded
+        is_able = loaded is not None and loaded.has_chat_template
+        if self._has_begun_to_connect or not is_able:
+            return
+        self._has_begun_to_connect = True
+        try:
+            servers = self._launch_options.tools.choose_servers("all")
+        except LocalspecError as error:
+            self._print_error(error)
+            return
+        self._connections.start(servers)
+
+    def _await_tools(self) -> None:
+        """Wait for servers that still connect, so that the answer can use their tools."""
+        self._begin_to_connect()
+        if not self._has_begun_to_connect:
+            return
+        names = ", ".join(self._connections.connecting)
+        if names:
+            self._print(f"Connecting {names} … Ctrl+C goes on without waiting.")
+            try:
+                self._connections.wait()
+            except KeyboardInterrupt:
+                self._print("")
+        self._print_notices(self._connections.take_notices())
+        self._allow_named()
+
+    def _allow_named(self) -> None:
+        """Allow what --allow names, when the servers have told their tools."""
+        if self._has_allowed_named:
+            return
+        self._has_allowed_named = True
+        patterns = self._launch_options.tools.allowed
+        try:
+            self.session.approvals.allow_named(find_allowed(self._toolbox, patterns))
+        except LocalspecError as error:
+            self._print_error(error)
+
+    def _record_call(self, state: CallState) -> None:
+        if self._launch_options.events_file is not None:
+            self._launch_options.events_file.write(encode_call(state) + "\n")
 
     def _print_status(self, stopped_ms: float | None) -> None:
         session = self.session

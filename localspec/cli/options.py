@@ -444,6 +444,33 @@ HISTORY = _option_group(
     ),
     flag("--private", about="Do not save this chat."),
 )
+_ALL_SERVERS = "all"
+TOOLS = _option_group(
+    text_option(
+        "--folder",
+        "DIR",
+        "Offer tools that list, read and search the files of DIR, and change nothing.",
+    ),
+    click.option(
+        "--tools",
+        multiple=True,
+        is_flag=False,
+        flag_value=_ALL_SERVERS,
+        metavar="[SERVER|all|none]",
+        callback=_reject_empty_texts,
+        shell_complete=shell_completion.complete_server,
+        help="Offer the tools of SERVER, or of all servers that are on; repeatable.  "
+        "[default: all in a chat, none with a prompt]",
+    ),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="SERVER.TOOL",
+        callback=_reject_empty_texts,
+        help="Run calls of this tool without asking; SERVER or folder: all of its tools.  "
+        "Repeatable.",
+    ),
+)
 YES = flag("-y", "--yes", about="Download missing models without asking.")
 
 

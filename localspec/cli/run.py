@@ -8,7 +8,7 @@ import random
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import ceil
 from pathlib import Path
@@ -29,6 +29,7 @@ from localspec.chat.conversation import (
     format_question,
 )
 from localspec.chat.document_attachment import count_short, name_seeing_models
+from localspec.chat.events_file import encode_call
 from localspec.chat.history import (
     ChatHistory,
     SavedChat,
@@ -44,10 +45,19 @@ from localspec.chat.settings import (
     build_request,
 )
 from localspec.chat.speculation_stats import SpeculationStats
+from localspec.chat.tool_loop import CallState
+from localspec.chat.tool_steps import ToolSteps
 from localspec.cli import global_options, options, terminal
 from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
 from localspec.cli.load_display import LoadDisplay
 from localspec.cli.options import CommandArguments
+from localspec.cli.run_tools import (
+    ToolArguments,
+    find_allowed,
+    has_servers,
+    open_toolbox,
+)
+from localspec.cli.tool_calls import CallHooks, CallRefuser, ToolCallPrinter
 from localspec.documents.document import Document
 from localspec.documents.reading import (
     FileRequest,
@@ -71,7 +81,7 @@ from localspec.models.pictures import (
     PictureData,
     load_picture,
 )
-from localspec.protocol.events import EngineReady, GenerationFinished, encode
+from localspec.protocol.events import EngineReady, Event, GenerationFinished, encode
 from localspec.protocol.wire import (
     CountCommand,
     CountResult,
@@ -80,6 +90,8 @@ from localspec.protocol.wire import (
 )
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
+from localspec.tools.approval import Approvals
+from localspec.tools.toolbox import Toolbox
 from localspec.units import count, size_limit
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
@@ -112,6 +124,13 @@ class RunArguments(CommandArguments, frozen=True, kw_only=True):
     chat: str | None
     private: bool
     yes: bool
+    folder: str | None
+    tools: tuple[str, ...]
+    allow: tuple[str, ...]
+
+    @property
+    def tool_arguments(self) -> ToolArguments:
+        return ToolArguments(self.folder, self.tools, self.allow)
 
     @property
     def output_style(self) -> OutputStyle:
@@ -181,6 +200,7 @@ def _suggest_half(name: str, unit: str, numbers: Sequence[int]) -> str:
 @options.MACHINE
 @options.OUTPUT
 @options.HISTORY
+@options.TOOLS
 @options.YES
 def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL, or start a chat if there is no prompt.
@@ -196,6 +216,7 @@ def command(model: str | None, **given: Any) -> int:
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
     localspec run gemma-3-4b --image photo.jpg -p "What is this?"
     localspec run gemma-4-e4b --audio voice.mp3 -p "What is said?"
+    localspec run qwen3-8b --folder notes --allow folder -p "Which notes are about tea?"
     localspec run big.gguf
     localspec run --continue
     """
@@ -322,6 +343,21 @@ def _check_exclusive(arguments: RunArguments) -> None:
         raise UsageError(
             "--json-schema and --grammar cannot be used together.", "Give one."
         )
+    if arguments.tool_arguments.are_named:
+        _check_tools(arguments)
+
+
+def _check_tools(arguments: RunArguments) -> None:
+    """Raise UsageError if an option leaves no calls of tools."""
+    for name, value in (
+        ("--raw", arguments.raw),
+        ("--json-schema", arguments.options["json_schema"]),
+        ("--grammar", arguments.options["grammar"]),
+    ):
+        if value:
+            raise UsageError(
+                f"Tools cannot be used with {name}.", f"Leave out {name}, or the tools."
+            )
 
 
 def _warn_unused_gpu() -> None:
@@ -384,6 +420,7 @@ def _run_chat(
         documents=attached.documents,
         pictures=attached.pictures,
         audio=attached.audio,
+        tools=arguments.tool_arguments,
     )
     front_end = LinearFrontEnd(session, style, mark_tokens=arguments.tokens)
     chat_loop = ChatLoop(launch_options, front_end)
@@ -421,6 +458,25 @@ def _run_once(
     events_file: TextIO | None,
     arguments: RunArguments,
 ) -> int:
+    if not arguments.tool_arguments.are_named:
+        return _answer_prompt(pair, prompt, events_file, arguments, toolbox=None)
+    toolbox = open_toolbox(arguments.tool_arguments)
+    try:
+        return _answer_prompt(pair, prompt, events_file, arguments, toolbox)
+    finally:
+        toolbox.close()
+
+
+def _answer_prompt(
+    pair: launch.ResolvedPair,
+    prompt: TypedPrompt,
+    events_file: TextIO | None,
+    arguments: RunArguments,
+    toolbox: Toolbox | None,
+) -> int:
+    allowed: list[str] = []
+    if toolbox is not None:
+        allowed = find_allowed(toolbox, arguments.allow)
     seed = arguments.options["seed"]
     if seed is None:
         seed = random.getrandbits(31)
@@ -429,7 +485,9 @@ def _run_once(
     settings = _build_settings(pair, arguments)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
     changed: dict[str, Any] = {"exact": settings.exact}
-    if not prompt.has_media and arguments.options["image_model"] is None:
+    sees_results = toolbox is not None and has_servers(toolbox)
+    needs_no_projector = not prompt.has_media and not sees_results
+    if needs_no_projector and arguments.options["image_model"] is None:
         changed["image_model"] = launch.NO_PROJECTOR  # Nothing is there to be seen.
     load_request = _build_load_request(pair, arguments, changed)
     if prompt.has_media and load_request.load.projector is None:
@@ -452,23 +510,31 @@ def _run_once(
             template=arguments.template,
         )
         loaded.check_thinking(settings)
-        request = build_request(
-            settings,
-            conversation,
-            loaded,
-            probabilities=arguments.probabilities,
-            seed=conversation.seed,
-        )
+        media: tuple[PictureRef, ...] = ()
         if prompt.has_media:
             media = prompt.put_media()
             sight.require_senses(engine.ready, media)
-            without = request
-            request = _add_media(request, media)
-            if prompt.scan is not None and not arguments.quiet:
-                counted = _count_prompt(engine, request)
-                n_rows = counted.tokens - _count_prompt(engine, without).tokens
-                cost = PictureCost(n_rows, counted.picture_seconds)
-                terminal.notify(f"The pictures take {cost.text}.")
+
+        def build(tools: str) -> GenerateCommand:
+            request = build_request(
+                settings,
+                conversation,
+                loaded,
+                probabilities=arguments.probabilities,
+                seed=conversation.seed,
+                tools=tools,
+            )
+            if media:
+                request = _add_media(request, media)
+            return request
+
+        if prompt.scan is not None and not arguments.quiet:
+            with_pictures = build("")
+            without = replace(with_pictures, messages=conversation.messages())
+            counted = _count_prompt(engine, with_pictures)
+            n_rows = counted.tokens - _count_prompt(engine, without).tokens
+            cost = PictureCost(n_rows, counted.picture_seconds)
+            terminal.notify(f"The pictures take {cost.text}.")
         printer = AnswerPrinter(
             arguments.output_style,
             engine.ready,
@@ -477,16 +543,48 @@ def _run_once(
             mark_tokens=arguments.tokens,
             show_stats=arguments.stats,
         )
+        stream = _PromptStream(engine, loaded, build, printer, events_file)
         try:
-            finished = _stream_answer(engine, request, printer, events_file)
+            if toolbox is None:
+                is_finished = stream.answer()
+            else:
+                front_end = _make_front_end(arguments, printer, events_file)
+                approvals = Approvals(reads_saved=_can_ask(arguments))
+                approvals.allow_named(allowed)
+                max_calls = int(config.load().get("tools.max_calls"))
+                steps = ToolSteps(
+                    toolbox,
+                    approvals,
+                    front_end,
+                    max_calls=max_calls,
+                    notify=terminal.notify_of,
+                )
+                is_finished = stream.answer_in_steps(steps)
         except PromptTooLongError as error:
             error.hint = f"{error.hint} {prompt.length_hint}".strip()
             raise
         sampling = settings.describe_sampling(pair.suggested_settings)
-        printer.print_result(request, loaded, sampling, engine.measured)
-        return 0 if finished else 130
+        printer.print_result(stream.requests, loaded, sampling, engine.measured)
+        return 0 if is_finished else 130
     finally:
         engine.close()
+
+
+def _can_ask(arguments: RunArguments) -> bool:
+    """Whether a person can be asked about a call: a document is for a program."""
+    return terminal.can_prompt_user() and not arguments.as_json
+
+
+def _make_front_end(
+    arguments: RunArguments, printer: AnswerPrinter, events_file: TextIO | None
+) -> ToolCallPrinter:
+    def record(state: CallState) -> None:
+        if events_file is not None:
+            events_file.write(encode_call(state) + "\n")
+
+    kind = ToolCallPrinter if _can_ask(arguments) else CallRefuser
+    hooks = CallHooks(start_new_line=printer.end_line, record=record)
+    return kind(arguments.output_style, hooks)
 
 
 def _add_media(
@@ -508,35 +606,88 @@ def _count_prompt(engine: launch.Engine, request: GenerateCommand) -> CountResul
     return engine.count(command)
 
 
-def _stream_answer(
-    engine: launch.Engine,
-    request: GenerateCommand,
-    printer: AnswerPrinter,
-    events_file: TextIO | None,
-) -> bool:
-    """Whether the answer was not stopped by Ctrl+C."""
-    stats = SpeculationStats()
-    end: GenerationFinished | None = None
-    with terminal.stop_on_interrupt(engine.stop) as interrupt:
-        try:
-            for event in itertools.chain((engine.ready,), engine.generate(request)):
-                if isinstance(event, GenerationFinished):
-                    end = event
-                elif events_file is not None:
-                    stats.add(event)
-                    events_file.write(encode(event) + "\n")
-                printer.on_event(event)
-                check_answer(engine, event, lambda: interrupt.pressed_at is not None)
-        except LocalspecError as error:
-            error.said = printer.answer.text
-            raise
-        finally:
-            printer.end_line()
-            if end is not None and events_file is not None:
-                # What the engine has measured follows the end of the answer.
-                stats.measured = engine.measured
-                events_file.write(encode(stats.add(end).event) + "\n")
-    return interrupt.pressed_at is None
+class _PromptStream:
+    """Streams the answer of a prompt to a printer, and its events to a file."""
+
+    def __init__(
+        self,
+        engine: launch.Engine,
+        loaded: LoadedModel,
+        build: Callable[[str], GenerateCommand],
+        printer: AnswerPrinter,
+        events_file: TextIO | None,
+    ) -> None:
+        """`build` makes the request, with the tools that it offers, as JSON."""
+        self._engine = engine
+        self._loaded = loaded
+        self._build = build
+        self._printer = printer
+        self._events_file = events_file
+        self._show(engine.ready)
+        self.requests: list[GenerateCommand] = []
+        """One for each step of the answer."""
+
+    def answer(self) -> bool:
+        """Whether the answer was not stopped by Ctrl+C."""
+        return self._stream(self._build(""))
+
+    def answer_in_steps(self, steps: ToolSteps) -> bool:
+        """As `answer`, with calls of tools between the steps."""
+        if not self._loaded.has_chat_template:
+            raise UsageError(
+                "Tools need a chat template, and this model has none.",
+                "Choose one with --template.",
+            )
+        stop = threading.Event()
+        has_more = True
+        while has_more:
+            request = self._build(steps.tools)
+            answer = steps.begin_answer(len(request.messages), self._loaded)
+            self._printer.begin_step(answer)
+            request = steps.add_messages(self._engine, request, self._loaded)
+            if not self._stream(request):
+                return False
+            with terminal.stop_on_interrupt(stop.set):
+                has_more = steps.run_calls(answer, stop)
+        self._printer.add_calls(steps.calls)
+        return not steps.is_stopped
+
+    def _stream(self, request: GenerateCommand) -> bool:
+        engine = self._engine
+        printer = self._printer
+        self.requests.append(request)
+        stats = SpeculationStats()
+        end: GenerationFinished | None = None
+        with terminal.stop_on_interrupt(engine.stop) as interrupt:
+            try:
+                for event in engine.generate(request):
+                    if isinstance(event, GenerationFinished):
+                        end = event
+                        printer.on_event(event)
+                    else:
+                        stats.add(event)
+                        self._show(event)
+                    check_answer(
+                        engine, event, lambda: interrupt.pressed_at is not None
+                    )
+            except LocalspecError as error:
+                error.said = printer.answer.text
+                raise
+            finally:
+                printer.end_line()
+                if end is not None:
+                    # What the engine has measured follows the end of the answer.
+                    stats.measured = engine.measured
+                    self._write(stats.add(end).event)
+        return interrupt.pressed_at is None
+
+    def _show(self, event: Event) -> None:
+        self._write(event)
+        self._printer.on_event(event)
+
+    def _write(self, event: Event) -> None:
+        if self._events_file is not None:
+            self._events_file.write(encode(event) + "\n")
 
 
 def _read_prompt(given: str | None, *, quiet: bool) -> str:

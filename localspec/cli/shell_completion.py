@@ -49,6 +49,16 @@ def complete_chat(
     ]
 
 
+def complete_server(
+    _: click.Context, __: click.Parameter, prefix: str
+) -> list[CompletionItem]:
+    """Names of the servers of tools."""
+    from localspec.tools import server_settings  # noqa: PLC0415  late, as above
+
+    names = [server.name for server in server_settings.read_servers().servers]
+    return [CompletionItem(name) for name in names if name.startswith(prefix)]
+
+
 def _complete_id(
     _: click.Context, __: click.Parameter, prefix: str, *, pairs: bool
 ) -> list[CompletionItem]:

@@ -26,7 +26,7 @@ def connect_server(server: ServerSettings) -> ToolProvider | LocalspecError:
     if not connectors:
         return ToolServerError(
             "This localspec has no client for servers of tools.",
-            "Install it whole: pip install 'localspec[tools]'",
+            "Install localspec again, as it was installed.",
         )
     try:
         return connectors[0](server)

@@ -25,7 +25,7 @@ from msgspec.structs import fields
 from localspec import data_files, paths
 from localspec.config import toml_file
 from localspec.config.toml_file import ConfigFile
-from localspec.errors import UsageError
+from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.json_values import JsonError, from_json
 from localspec.sanitize import sanitize
 from localspec.tools import folder_tools
@@ -94,6 +94,19 @@ class ConfiguredServers(Struct, frozen=True):
             if server.name == name:
                 return server
         return None
+
+    def require(self, name: str) -> ServerSettings:
+        """Raises NotFoundError, or UsageError if its settings are wrong."""
+        server = self.find(name)
+        if server is not None:
+            return server
+        for error in self.errors:
+            if f"{TABLE}.{name}:" in error or f" {name}:" in error:
+                raise UsageError(error, "Fix it: localspec config edit")
+        names = ", ".join(each.name for each in self.servers)
+        hint = f"There are: {names}." if names else "Add it: localspec tools add --help"
+        shown = sanitize(name, multiline=False)[:60]
+        raise NotFoundError(f"There is no server {shown!r}.", hint)
 
 
 def read_servers(environ: Mapping[str, str] | None = None) -> ConfiguredServers:

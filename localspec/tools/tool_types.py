@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -109,6 +109,7 @@ class StopSignal(Protocol):
     def is_set(self) -> bool: ...
 
 
+@runtime_checkable
 class ToolProvider(Protocol):
     """An MCP server that is connected, or the folder tools.
 

@@ -59,6 +59,10 @@ class Toolbox:
         with self._lock:
             return tuple(self._providers.values())
 
+    def find_provider(self, name: str) -> ToolProvider | None:
+        with self._lock:
+            return self._providers.get(name)
+
     def add(self, provider: ToolProvider) -> None:
         """Add a provider, in place of one of the same name, which is closed."""
         with self._lock:
@@ -91,6 +95,16 @@ class Toolbox:
         for provider in self.providers:
             definitions += provider.definitions()
         return tuple(definitions)
+
+    def select(self, name: str) -> list[ToolDefinition]:
+        """A tool by its full name, or all of a provider. Raises NotFoundError."""
+        found: list[ToolDefinition] = []
+        for tool in self.all_definitions():
+            if name in (tool.full_name, tool.provider):
+                found.append(tool)
+        if not found:
+            raise _no_such(name)
+        return found
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tools that are on: these are offered to the model."""

@@ -77,6 +77,8 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/system # a module": "System prompt: # a module", "/system": "System prompt: # a module",
         "/system -": "No system prompt", f"/read {tmp_path}/no.txt": "There is no file",
         f"/read {notes}": "notes.txt, 2 lines.", "/image": "needs an argument",
+        "/tools": "can call no tools", "/tools 1": "There is no call 1.",
+        "/folder": "can read no folder", f"/folder {tmp_path}": "it calls no tools",
         f"/image {notes}": "does not see pictures", "/image -": "No pictures", "/audio": "needs an argument",
         f"/audio {notes}": "does not hear", "/audio -": "No audio", "def main():": "guesses right",
         "/stats": "accepted tokens per round", "/edit class A:": "tok/s",

@@ -46,8 +46,10 @@ CALL_TEXT = (
     'I look.<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 )
 """The answer of `caller`, and the first of `agent`."""
+READING_TEXT = 'I look.<tool_call>{"name": "folder_read", "arguments": {"path": "tea"}}</tool_call>'
+"""The first answer of `reader`."""
 RESULT_TEXT = "Sunny there today!"
-"""What `agent` answers to the result of a tool."""
+"""What `agent` and `reader` answer to the result of a tool."""
 CHAT_CONTROLS = ("<|im_start|>", "<|im_end|>")
 FIM_CONTROLS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 CHAT_TEMPLATE = """\
@@ -216,6 +218,11 @@ MODELS: dict[str, Callable[[], Model]] = {
     "caller": lambda: _chat(CALL_TEXT, CALLER_TEMPLATE, "<tool_call>", "</tool_call>"),
     "agent": lambda: _chat(
         f"{CALL_TEXT}<|im_end|>{RESULT_TEXT}",
+        AGENT_TEMPLATE,
+        *("<tool_call>", "</tool_call>", "<|im_end|>"),
+    ),
+    "reader": lambda: _chat(
+        f"{READING_TEXT}<|im_end|>{RESULT_TEXT}",
         AGENT_TEMPLATE,
         *("<tool_call>", "</tool_call>", "<|im_end|>"),
     ),

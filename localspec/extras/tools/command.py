@@ -8,26 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from localspec.cli import global_options, terminal
+from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.global_options import number_option, text_option
 from localspec.cli.report_printer import echo_columns
 from localspec.cli.terminal import echo, echo_json, echo_text, notify
 from localspec.errors import LocalspecError, NotFoundError, UsageError
 from localspec.extras.tools import opening
 from localspec.tools import server_settings
-from localspec.tools.server_settings import ConfiguredServers, ServerSettings
+from localspec.tools.server_settings import ServerSettings
 from localspec.tools.tool_types import ToolDefinition, ToolResult
 
 _MAX_DESCRIPTION = 70
-
-
-def _complete_server(
-    _: click.Context, __: click.Parameter, prefix: str
-) -> list[CompletionItem]:
-    names = [server.name for server in server_settings.read_servers().servers]
-    return [CompletionItem(name) for name in names if name.startswith(prefix)]
 
 
 @click.group("tools")
@@ -47,7 +39,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("server", required=False, shell_complete=_complete_server)
+@click.argument(
+    "server", required=False, shell_complete=shell_completion.complete_server
+)
 @global_options.JSON
 def list_command(server: str | None, as_json: bool) -> int:
     """Start the servers, or SERVER, and list their tools.
@@ -57,7 +51,7 @@ def list_command(server: str | None, as_json: bool) -> int:
     configured = server_settings.read_servers()
     chosen = configured.servers
     if server is not None:
-        chosen = (_find(configured, server),)
+        chosen = (configured.require(server),)
     reports = _connect(chosen)
     is_complete = not any(report["problem"] for report in reports)
     faults = [] if server is not None else list(configured.errors)
@@ -196,14 +190,14 @@ def _split_pair(text: str) -> tuple[str, str]:
 
 
 @command.command("rm")
-@click.argument("name", shell_complete=_complete_server)
+@click.argument("name", shell_complete=shell_completion.complete_server)
 def rm_command(name: str) -> None:
     """Remove the server NAME from config.toml."""
-    server_settings.remove_server(_find(server_settings.read_servers(), name))
+    server_settings.remove_server(server_settings.read_servers().require(name))
 
 
 @command.command("try")
-@click.argument("server", shell_complete=_complete_server)
+@click.argument("server", shell_complete=shell_completion.complete_server)
 @click.argument("tool")
 @click.argument("arguments", metavar="[JSON]", default="{}")
 @global_options.JSON
@@ -212,7 +206,7 @@ def try_command(server: str, tool: str, arguments: str, as_json: bool) -> int:
 
     Exit code 1 if the result is an error.
     """
-    settings = _find(server_settings.read_servers(), server)
+    settings = server_settings.read_servers().require(server)
     parsed = _parse_arguments(arguments)
     connection = opening.connect(settings)
     stop = threading.Event()
@@ -256,16 +250,3 @@ def _result_to_json(result: ToolResult) -> dict[str, Any]:
         "left_out": result.n_left_out,
         "pictures": pictures,
     }
-
-
-def _find(configured: ConfiguredServers, name: str) -> ServerSettings:
-    """Raises NotFoundError, or UsageError if its settings are wrong."""
-    server = configured.find(name)
-    if server is not None:
-        return server
-    for error in configured.errors:
-        if f"{server_settings.TABLE}.{name}:" in error or f" {name}:" in error:
-            raise UsageError(error, "Fix it: localspec config edit")
-    names = ", ".join(each.name for each in configured.servers)
-    hint = f"There are: {names}." if names else "Add it: localspec tools add --help"
-    raise NotFoundError(f"There is no server {name[:60]!r}.", hint)

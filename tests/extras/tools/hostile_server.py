@@ -71,6 +71,11 @@ def list_tools(n_lists: int) -> list[dict[str, Any]]:
         return [make_wrong_tool(number) for number in range(len(WRONG_SCHEMAS))]
     if BEHAVIOUR == "fifty-tools":
         return [make_tool(f"tool{number}") for number in range(50)]
+    if BEHAVIOUR.startswith("weather"):
+        weather = make_tool("weather")
+        weather["inputSchema"]["properties"] = {"city": {"enum": ["Rome"]}}
+        weather["inputSchema"]["required"] = ["city"]
+        return [weather]
     if BEHAVIOUR == "many-tools":
         return [make_tool(f"tool{number}") for number in range(3000)]
     if BEHAVIOUR == "wrong-names":
@@ -123,7 +128,7 @@ def call(request: dict[str, Any]) -> None:
     match BEHAVIOUR:
         case "never-answers":
             return
-        case "closes-in-mid-call":
+        case "closes-in-mid-call" | "weather-dies":
             print("out of luck", file=sys.stderr, flush=True)
             os._exit(3)
         case "half-a-message":
