@@ -118,6 +118,13 @@ class GeneratedAnswer:
         self._calls = AnswerCallReader(format_name, schemas)
 
     @property
+    def n_call_characters(self) -> int:
+        """How much of calls was written; `partial_calls` takes as long as their text."""
+        if self._calls is None:
+            return 0
+        return self._calls.n_characters
+
+    @property
     def partial_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, of which the last one may not be complete."""
         if self._calls is None:

@@ -45,6 +45,8 @@ class AnswerCallReader:
         self._thinking = ThinkingCallFinder(make_parser)
         self._names: list[str] = []
         self._arguments: list[list[str]] = []
+        self.n_characters = 0
+        """How much of calls was read, so that a reader knows whether there is more."""
 
     @property
     def n_calls(self) -> int:
@@ -74,7 +76,8 @@ class AnswerCallReader:
         return parts
 
     def _add_call(self, delta: ToolCallDelta) -> None:
-        if delta.name and self.n_calls < _MAX_CALLS:
+        self.n_characters += len(delta.name) + len(delta.arguments)
+        if delta.name:
             self._names.append(delta.name)
             self._arguments.append([])
         if delta.arguments and self._arguments:
@@ -87,7 +90,7 @@ class AnswerCallReader:
         have nine letters and digits, as Mistral's templates demand.
         """
         calls: list[ToolCall] = []
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self._names[:_MAX_CALLS]):
             number = (turn_id * _MAX_CALLS + i) % _IDS
             arguments = "".join(self._arguments[i])
             calls.append(ToolCall(f"call{number:05d}", name, arguments))

@@ -27,6 +27,7 @@ from localspec.tools.approval import (
 from localspec.tools.tool_types import ResultPicture, StopSignal, ToolResult, make_error
 from localspec.tools.toolbox import Toolbox
 
+_GROWTH = 50
 _MAX_REASON = 2_000  # Characters of a refusal's reason.
 
 CallPhase = Literal[
@@ -200,15 +201,24 @@ def refuse_surplus(call: ToolCall) -> CallResult:
 
 
 class CallProgress:
-    """Shows the calls of an answer while the model writes them."""
+    """Shows the calls of an answer while the model writes them.
+
+    Each time, a call is read from its beginning. So a long one is shown more seldom: when
+    it has grown by a fiftieth, after 1,000 characters every 20.
+    """
 
     def __init__(self, toolbox: Toolbox, front_end: ToolFrontEnd) -> None:
         self._toolbox = toolbox
         self._front_end = front_end
         self._shown: tuple[ToolCall, ...] = ()
+        self._n_next = 1  # So many characters of calls are shown next.
 
     def show(self, answer: GeneratedAnswer) -> None:
         """Show what is new; a call with which an answer was cut ends as stopped."""
+        n_characters = answer.n_call_characters
+        if n_characters < self._n_next and not answer.has_ended:
+            return
+        self._n_next = n_characters + 1 + n_characters // _GROWTH
         calls = answer.partial_calls
         for i, call in enumerate(calls):
             if call not in self._shown[i : i + 1]:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from localspec.chat.answer_calls import AnswerCallReader
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.tool_loop import CallState, run_calls
 from localspec.config import toml_file
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError
+from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import EngineExit
 from localspec.protocol.wire import CountCommand, CountResult, ToolCall
 from localspec.tools.approval import Approvals, CallDecision
@@ -620,3 +622,30 @@ def test_tools_of_a_server_that_was_turned_off_are_not_offered() -> None:
     talk.ask()
 
     assert talk.engine.asked[0].tools == ""
+
+
+def test_a_long_call_is_shown_more_seldom_as_it_grows() -> None:
+    """Each time it is read from its beginning, which a person cannot follow anyway."""
+    talk = Talk(write_call("fake_add", a=1, b=2, note="x" * 30_000), ANSWERED)
+
+    talk.ask()
+
+    n_tokens = len(talk.session.conversation.turns[0].tokens)
+    shown = [state for state in talk.person.states if state.phase == "writing"]
+    assert n_tokens > 10_000
+    assert 50 < len(shown) < 500
+    assert "x" * 30_000 in shown[-1].request.arguments_text
+
+
+def test_of_very_many_calls_the_first_hundred_are_whole() -> None:
+    reader = AnswerCallReader("generic")
+
+    for n in range(150):
+        reader.feed(AnswerPart(False, write_call("fake_add", a=n)))
+    reader.finish(is_cut=False)
+
+    calls = reader.make_calls(1)
+    assert len({call.id for call in calls}) == 100
+    assert [json.loads(call.arguments) for call in calls] == [
+        {"a": n} for n in range(100)
+    ]

@@ -223,7 +223,12 @@ class ServerConnection:
                 return
             async with self._make_client() as client:
                 self._client = client
-                await self._list_tools(client)
+                try:
+                    await self._list_tools(client)
+                except Exception as error:  # as in `_run`
+                    # The process is ended next, which would be taken for the reason.
+                    self._end(_explain(error))
+                    raise
                 scope.deadline = math.inf
                 self._is_ready.set()
                 while True:

@@ -32,24 +32,23 @@ def make_tool(name: str, description: str = "Answers.") -> dict[str, Any]:
 
 
 WRONG_SCHEMAS: tuple[Any, ...] = (
-    {"type": [{}]},
-    {"type": {"a": 1}},
-    {"type": "nothing"},
-    {"properties": {"text": [1, 2]}},
-    {"properties": []},
-    {"required": 3},
-    {"required": [{}]},
+    {"properties": {"text": {"type": [{}]}}},
+    {"properties": {"text": {"type": {"a": 1}}}},
+    {"properties": {"text": {"type": "nothing"}}},
+    {"properties": {"text": False}},
     {"properties": {"text": {"enum": [{}, [], None]}}},
+    {"properties": {"text": {"properties": [], "items": 3, "required": 7}}},
     {"properties": {"text": {"$ref": "#"}}},
     {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
     {"properties": {"text": {"pattern": "^(a+)+$"}}},
     {"anyOf": [{"type": "object"}] * 100},
     {"properties": {"text": {"type": "string", "maxLength": -1}}},
+    {"required": ["missing"] * 1000, "additionalProperties": {"type": [[]]}},
 )
 
 
 def make_wrong_tool(number: int) -> dict[str, Any]:
-    """An object by its type, as the protocol demands, and nothing else is right."""
+    """With a schema that the protocol allows, and JSON Schema does not."""
     tool = make_tool(f"wrong{number}")
     tool["inputSchema"] = {"type": "object", **WRONG_SCHEMAS[number]}
     return tool
@@ -69,6 +68,8 @@ def list_tools(n_lists: int) -> list[dict[str, Any]]:
         return [described, make_tool("delete")]
     if BEHAVIOUR == "wrong-schemas":
         return [make_wrong_tool(number) for number in range(len(WRONG_SCHEMAS))]
+    if BEHAVIOUR == "wrong-list":
+        return [make_tool("echo"), {"name": "x", "inputSchema": {"type": "string"}}]
     if BEHAVIOUR == "fifty-tools":
         return [make_tool(f"tool{number}") for number in range(50)]
     if BEHAVIOUR.startswith("weather"):

@@ -227,6 +227,13 @@ def test_a_server_that_fails_to_start_is_explained_by_its_last_line(
     assert caught.value.hint == "It wrote: the key is missing"
 
 
+def test_a_list_that_is_not_as_the_protocol_has_it_is_the_reason(
+    connect: Connect,
+) -> None:
+    with pytest.raises(ToolServerError, match="not as the protocol has it"):
+        connect("wrong-list")
+
+
 def test_a_server_that_never_starts_ends_with_its_timeout(connect: Connect) -> None:
     with pytest.raises(ToolServerError, match="it did not answer in 1 seconds"):
         connect("never-starts", timeout=1.0)
