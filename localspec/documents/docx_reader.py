@@ -30,6 +30,7 @@ _SIGNS = {"tab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "den": "/"}
 """What stands for an element that begins; `den` is what a fraction is divided by."""
 _PLACEHOLDER = re.compile(r"%(\d)")
 _MAX_LEVELS = 9  # Of a list, as Word has them.
+_NO_NUMBER = "none"  # As LibreOffice has it for headings.
 _MAX_BASES = 20  # Styles that are based on each other.
 _CODE_NAMES = frozenset(("source code", "html preformatted", "preformatted text"))
 """Names of the styles in which Word, LibreOffice and pandoc write code."""
@@ -182,7 +183,7 @@ class _NumberingHandler(XmlHandler):
                 level.first = _to_number(value)
 
     def next_marker(self, list_id: str, depth: int) -> str:
-        """What is before the next item of a list: `-`, or its number.
+        """What is before the next item of a list: `-`, its number, or nothing.
 
         With `%1.%2.` as the text of the second level, the third item below the second
         one gets `2.3.`
@@ -206,11 +207,15 @@ class _NumberingHandler(XmlHandler):
             level = int(match[1]) - 1
             if not 0 <= level < len(levels):
                 return ""
+            if levels[level].form == _NO_NUMBER:
+                return ""
             number = counters.get(level, levels[level].first)
             return format_number(number, levels[level].form)
 
         marker = _PLACEHOLDER.sub(write_number, levels[depth].text).strip()
-        return marker or f"{counters[depth]}."
+        if not marker and levels[depth].form != _NO_NUMBER:
+            return f"{counters[depth]}."
+        return marker
 
 
 def _to_number(text: str) -> int:

@@ -32,7 +32,12 @@ _MAX_SPACES = 100
 _MAX_BASES = 20  # Styles that are based on each other.
 _MAX_LEVELS = 10  # Of a list, as OpenDocument has them.
 _TITLE = "Title"
-_CODE_NAMES = frozenset(("Preformatted_20_Text", "Preformatted Text", "Source_Code"))
+_CODE_NAMES = frozenset(
+    (
+        *("Preformatted_20_Text", "Preformatted Text", "Source_Code"),
+        *("Source_20_Code", "HTML_20_Preformatted"),
+    )
+)
 """Of the styles in which LibreOffice and pandoc write code."""
 
 
@@ -86,14 +91,20 @@ class _OdtStylesHandler(XmlHandler):
     def __init__(self) -> None:
         self._based_on: dict[str, str] = {}
         """Style of paragraphs -> the one that it is based on."""
+        self._unnamed: set[str] = set()
+        """Styles of single paragraphs, which no person has named."""
         self._levels: dict[str, dict[int, _OdtListLevel]] = {}
         """Style of lists -> its levels, from 1."""
         self._list = ""
 
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
+    def start(
+        self, tag: str, attributes: dict[str, str], *, is_unnamed: bool = False
+    ) -> None:
         name = attributes.get("name", "")
         if tag == "style":
             self._based_on[name] = attributes.get("parent-style-name", "")
+            if is_unnamed:
+                self._unnamed.add(name)
         elif tag == "list-style":
             self._list = name
             self._levels[name] = {}
@@ -110,6 +121,12 @@ class _OdtStylesHandler(XmlHandler):
     def end(self, tag: str) -> None:
         if tag == "list-style":
             self._list = ""
+
+    def is_title(self, style: str) -> bool:
+        """Other named styles, such as that of the author, may be based on it."""
+        if style in self._unnamed:
+            style = self._based_on.get(style, "")
+        return style == _TITLE
 
     def is_based_on(self, style: str, names: Collection[str]) -> bool:
         """Whether a style is one of these, or has come from one."""
@@ -181,7 +198,7 @@ class _ContentHandler(XmlHandler):
         elif tag == "automatic-styles":
             self._is_in_styles = True
         elif self._is_in_styles:
-            self._styles.start(tag, attributes)
+            self._styles.start(tag, attributes, is_unnamed=True)
         elif tag in ("p", "h"):
             if not self._texts:
                 self._style = attributes.get("style-name", "")
@@ -269,7 +286,7 @@ class _ContentHandler(XmlHandler):
         elif self._lists and self._is_item_start:
             self.blocks.add_item(len(self._lists) - 1, text, self._write_marker())
             self._is_item_start = False
-        elif self._styles.is_based_on(self._style, (_TITLE,)):
+        elif self._styles.is_title(self._style):
             self.blocks.add_heading(1, text)
         elif self._styles.is_based_on(self._style, _CODE_NAMES):
             self.blocks.add_code_line(text)

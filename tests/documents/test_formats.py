@@ -182,6 +182,26 @@ def test_styles_of_a_word_document_make_headings_lists_and_code() -> None:
     )
 
 
+def test_headings_without_numbers_stay_without() -> None:
+    """LibreOffice gives each heading a list whose items have no number."""
+    numbering = wrap_word(
+        "numbering",
+        '<w:abstractNum w:abstractNumId="7"><w:lvl w:ilvl="0"><w:start w:val="1"/>'
+        '<w:numFmt w:val="none"/><w:lvlText w:val="%1"/></w:lvl></w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="7"/></w:num>',
+    )
+    styles = wrap_word(
+        "styles",
+        '<w:style w:styleId="H"><w:name w:val="Heading 1"/><w:pPr><w:numPr>'
+        '<w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr></w:pPr></w:style>',
+    )
+    body = word_paragraph("One", "H") + word_paragraph("Two", "H")
+
+    document = read_zip(make_docx(body, styles=styles, numbering=numbering))
+
+    assert document.text == "# One\n\n# Two"
+
+
 def test_a_list_of_a_word_document_may_begin_anew_or_go_on() -> None:
     numbering = wrap_word(
         "numbering",
@@ -293,6 +313,7 @@ def test_an_open_document_has_the_numbers_and_the_styles_that_it_shows() -> None
     styles = (
         '<office:document-styles xmlns:office="o" xmlns:style="s" xmlns:text="t">'
         '<style:style style:name="Title"/>'
+        '<style:style style:name="Author" style:parent-style-name="Title"/>'
         '<text:list-style style:name="Steps">'
         '<text:list-level-style-number text:level="1" style:num-format="1" '
         'style:num-suffix="."/>'
@@ -304,6 +325,7 @@ def test_an_open_document_has_the_numbers_and_the_styles_that_it_shows() -> None
     inner = f"<text:list>{item.format('who', '')}{item.format('what', '')}</text:list>"
     body = (
         '<text:p text:style-name="Title">Plan</text:p>'
+        '<text:p text:style-name="Author">A. Cook</text:p>'
         '<text:list text:style-name="Steps">'
         f"{item.format('buy', '')}{item.format('cook', inner)}</text:list>"
         '<text:p text:style-name="Preformatted_20_Text">if a:</text:p>'
@@ -313,7 +335,7 @@ def test_an_open_document_has_the_numbers_and_the_styles_that_it_shows() -> None
     document = read_zip(make_odt(body, **{"styles.xml": styles}))
 
     assert document.text == (
-        "# Plan\n\n1. buy\n2. cook\n  (2.a) who\n  (2.b) what\n\n```\nif a:\n    b\n```"
+        "# Plan\n\nA. Cook\n\n1. buy\n2. cook\n  (2.a) who\n  (2.b) what\n\n```\nif a:\n    b\n```"
     )
 
 
