@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, explain
 from localspec.protocol.events import Notice
 from localspec.tools import connecting
 from localspec.tools.server_settings import ServerSettings
@@ -82,7 +82,10 @@ class BackgroundConnections:
             thread.start()
 
     def _connect(self, server: ServerSettings) -> None:
-        connected = connecting.connect_server(server)
+        try:
+            connected = connecting.connect_server(server)
+        except Exception as error:  # The chat would wait for the server for ever.
+            connected = explain(error)
         if isinstance(connected, LocalspecError):
             notice = Notice("warning", "tools", connected.message, connected.hint)
             with self._lock:
@@ -132,6 +135,14 @@ class BackgroundConnections:
             notices = self._notices
             self._notices = []
         return notices
+
+    def begin_to_close(self) -> None:
+        """`close` on a thread; does not wait.
+
+        It is no daemon: a program that is left right away ends the servers before it
+        exits.
+        """
+        threading.Thread(target=self.close, daemon=False, name="close tools").start()
 
     def close(self) -> None:
         """End the servers; one that still connects ends as soon as it has."""

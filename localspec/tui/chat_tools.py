@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from localspec.protocol.events import Notice
@@ -65,13 +64,8 @@ class ChatTools:
         self._screen.draw()
 
     def close(self) -> None:
-        """Ends the servers on a thread.
-
-        It is no daemon: a program that is left right away ends them before it exits.
-        """
-        threading.Thread(
-            target=self.connections.close, daemon=False, name="close tools"
-        ).start()
+        """Ends the servers. Does not wait."""
+        self.connections.begin_to_close()
 
     @property
     def note(self) -> str:

@@ -169,6 +169,7 @@ def test_the_tests_below_have_all_alt_keys_of_the_help() -> None:
         "alt+z",
         "alt+shift+z",
         "alt+c",
+        "alt+t",
         *digits,
     }
 
@@ -203,6 +204,14 @@ async def test_alt_z_undoes_and_alt_shift_z_redoes(form: str) -> None:
         await chat.wait(lambda: chat.typed == "")
         await send_bytes(chat, key_bytes("alt+shift+z", form))
         await chat.wait(lambda: chat.typed == "abc")
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_alt_t_shows_calls_of_tools(form: str) -> None:
+    async with Chat() as chat:
+        await send_bytes(chat, f"abc{key_bytes('alt+t', form)}")
+        await chat.sees("No tool was called in this chat.")
+        assert chat.typed == "abc"
 
 
 @pytest.mark.parametrize("form", FORMS)
