@@ -20,6 +20,7 @@ from tests.support.clock_tools import (
     call_text,
     saying,
 )
+from tests.support.fake_tools import write_call
 from tests.support.scenes import settled
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -475,7 +476,7 @@ async def test_the_message_field_names_who_provides_tools() -> None:
 
 async def test_a_tool_that_is_turned_off_is_not_offered() -> None:
     async with ToolChat(saying("Hello.")) as chat:
-        chat.screen.show_tools()
+        await chat.send("/tools")
         await chat.reaches(ToolsScreen)
         await chat.sees("clock", "now on", "The time in a city.")
 
@@ -486,6 +487,26 @@ async def test_a_tool_that_is_turned_off_is_not_offered() -> None:
 
         assert '"clock_wait"' in chat.engine.asked[-1].tools
         assert '"clock_now"' not in chat.engine.asked[-1].tools
+
+
+async def test_a_folder_is_offered_and_its_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
+    call = write_call("folder_read", path="notes.txt")
+    async with Chat(ScriptedEngine(saying(call), saying("Milk."))) as chat:
+        await chat.send(f"/folder {tmp_path}")
+        await chat.sees("tools: folder")
+        await chat.begin("What shall I buy?")
+        await chat.sees("“read” of localspec itself, in the folder", "path notes.txt")
+
+        await chat.press("tab", "enter")
+
+        await chat.until("ready")
+        await chat.sees("✓ folder.read", "buy milk", "Milk.")
+        await chat.send("/tools 1")
+        await chat.reaches(CallDetailsScreen)
+        await chat.press("escape")
+        await chat.send("/folder off")
+        await chat.wait(lambda: "tools: folder" not in chat.shown)
 
 
 async def test_all_tools_of_a_server_are_turned_off_together() -> None:
