@@ -369,9 +369,10 @@ class LinearFrontEnd:
                 if tool.fingerprint in always:
                     state = "on, always allowed"
             name = tool_calls.shorten_name(tool.full_name)
-            about = shorten_line(tool.description)
-            if self.style.plain:
-                about = about.replace("…", "...")
+            about = tool_calls.first_line(tool.description)
+            width = terminal.terminal_width() - _TOOL_NAME_WIDTH - len(state) - 6
+            if not self.style.plain and len(about) > width > 0:
+                about = f"{about[: width - 1]}…"
             self._print_row(name, f"{state}: {about}", _TOOL_NAME_WIDTH)
         for server in missing:
             self._print_row(server.name, server.why, _TOOL_NAME_WIDTH)
