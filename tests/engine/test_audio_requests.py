@@ -231,6 +231,7 @@ def test_the_memory_is_counted_by_the_rule_of_fit(
     shape = projector_shape.from_header(reader.read(files.projector))
     rows = shape.rows(on_gpu=False, n_batch=ROOMY.n_ubatch)
     buffer = shape.compute_bytes(rows, on_gpu=False)
+    buffer += shape.work_bytes(rows, on_gpu=False)
     with seeing(files) as session, seeing(files, projector=None) as deaf:
         hearing_memory = session.ready.memory
         deaf_memory = deaf.ready.memory

@@ -91,6 +91,7 @@ def test_what_is_used_is_compared_with_an_estimate_that_has_the_projector(
     shape = projector_shape.from_header(reader.read(files.projector))
     rows = shape.rows(on_gpu=False, n_batch=512)
     needed = shape.weights + shape.compute_bytes(rows, on_gpu=False)
+    needed += shape.work_bytes(rows, on_gpu=False)
     assert difference("weights") == shape.weights
     assert difference("predicted") == needed > shape.weights
     assert difference("used") >= needed
