@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -196,17 +197,9 @@ class Turn(Struct, frozen=True):
     ) -> Sequence[AnswerPart]:
         """The thinking and the rest of the answer, without its calls."""
         parts = split_thinking(self.answer, thinking_tags, self.starts_in_thinking)
-        if not self.calls:
-            return parts
-        # The parsers of calls take a moment to import, and few chats have calls.
-        from localspec.chat.answer_calls import AnswerCallReader  # noqa: PLC0415
-
-        reader = AnswerCallReader(self.call_format)
-        texts: list[AnswerPart] = []
-        for part in parts:
-            texts += reader.feed(part)
-        texts += reader.finish(is_cut=False)
-        return merge_parts(texts)
+        if self.calls:
+            return _leave_out_calls(parts, self.call_format)
+        return parts
 
     def with_events(self, events: Sequence[Event]) -> Turn:
         text = [self.answer]
@@ -230,6 +223,22 @@ class Turn(Struct, frozen=True):
             finish_reason=reason,
             events=(*self.events, *events),
         )
+
+
+@lru_cache(maxsize=512)
+def _leave_out_calls(
+    parts: tuple[AnswerPart, ...], call_format: str
+) -> tuple[AnswerPart, ...]:
+    """Kept, because a full context is counted several times, with all its answers."""
+    # The parsers of calls take a moment to import, and few chats have calls.
+    from localspec.chat.answer_calls import AnswerCallReader  # noqa: PLC0415
+
+    reader = AnswerCallReader(call_format)
+    texts: list[AnswerPart] = []
+    for part in parts:
+        texts += reader.feed(part)
+    texts += reader.finish(is_cut=False)
+    return merge_parts(texts)
 
 
 class DroppedTurns(Struct, frozen=True):

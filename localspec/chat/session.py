@@ -351,11 +351,14 @@ class ChatSession:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the last answer has no end: the engine or the program was killed."""
+        """Whether the last answer has no end: the engine or the program was killed.
+
+        Also if that was while its calls were asked about or ran.
+        """
         turns = self.conversation.turns
         if self.is_answering or not turns:
             return False
-        return turns[-1].finish_reason is None
+        return turns[-1].finish_reason is None or bool(turns[-1].calls)
 
     @property
     def completes_text(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.chat.answer_calls import AnswerCallReader
 from localspec.chat.history import ChatHistory
@@ -514,6 +515,37 @@ def test_a_question_is_saved_with_its_results_before_they_are_read(
     assert talk.session.is_interrupted
 
 
+def test_a_call_that_was_asked_about_when_the_program_was_killed_is_asked_again(
+    history: ChatHistory,
+) -> None:
+    class KilledError(BaseException):
+        """Ends the program while a person is asked."""
+
+    def kill(state: CallState) -> None:
+        if state.phase == "asking":
+            raise KilledError
+
+    talk = Talk(ADD, history=history)
+    talk.person.on_state = kill
+    with pytest.raises(KilledError):
+        talk.ask()
+    talk.session.close()
+
+    saved = history.load_chat(history.find_last_id())
+    again = Talk(ADD, ANSWERED, history=history)
+    again.session = ChatSession(PAIR, 1, history, saved)
+    again.session.toolbox = Toolbox([again.tools])
+    again.session.attach_engine(again.engine)
+    assert again.session.is_interrupted
+    again.session.regenerate()
+    again.hear()
+
+    assert again.path == [("What is 1 + 2?", "", []), ("", ANSWERED, ["3"])]
+    assert talk.tools.ran == [] and len(again.tools.ran) == 1
+    seeds = [talk.engine.asked[0], again.engine.asked[0]]
+    assert seeds[0].sampling.seed == seeds[1].sampling.seed
+
+
 def test_an_answer_that_fails_after_a_call_keeps_the_results() -> None:
     talk = Talk(ADD, [EngineError("No numbers.")])
 
@@ -549,6 +581,21 @@ def test_a_picture_of_a_result_is_one_of_the_chat(history: ChatHistory) -> None:
     assert history.read_picture(kept.sha256) == PHOTO
     content = talk.engine.asked[1].messages[-1].content
     assert content == "[image: fake.draw-1, not seen by this model]\n[image/png]"
+
+
+def test_a_model_that_sees_gets_the_picture_of_a_result() -> None:
+    picture = ResultPicture("image/png", PHOTO)
+    talk = Talk(write_call("fake_draw"), ANSWERED)
+    talk.tools.offer("draw", returning("[image/png]", picture))
+    assert talk.session.loaded is not None
+    talk.session.loaded = replace(talk.session.loaded, sees=True)
+
+    talk.ask()
+
+    message = talk.engine.asked[1].messages[-1]
+    assert message.content == "[image/png]"
+    (seen,) = message.images
+    assert Path(seen.path).read_bytes() == PHOTO
 
 
 def test_a_damaged_picture_of_a_result_is_left_out_with_a_notice() -> None:
