@@ -25,6 +25,7 @@ from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published, remote_devices
+from localspec.machine.device import HOST
 from localspec.machine.published import PublishedRow
 from localspec.models import draft_heads, model_lookup, projectors
 from localspec.models.catalog import CatalogModel
@@ -139,10 +140,11 @@ def command(ref: str, **given: Any) -> int:
         window_saving=advisor.count_window_saving(without_projector),
         senses=projectors.find_senses(request.target),
     )
+    reported = _find_published(answer, machine)
     if arguments.as_json:
-        _print_json(answer)
+        _print_json(answer, reported)
     else:
-        _print_report(answer)
+        _print_report(answer, reported)
         model = request.target.catalog_model
         reason = ""
         if model is not None:
@@ -187,30 +189,31 @@ def _find_better(
     return best.suggestion if best else None
 
 
-def _print_json(answer: FitAnswer) -> None:
-    reported = _find_published(answer)
+def _print_json(answer: FitAnswer, reported: PublishedRow | None) -> None:
     document = fit_report.fit_to_json(answer)
     document["published"] = to_builtins(reported) if reported else None
     echo_json(document)
 
 
-def _print_report(answer: FitAnswer) -> None:
+def _print_report(answer: FitAnswer, reported: PublishedRow | None) -> None:
     plain = global_options.is_plain()
     for line in fit_report.format_fit(answer, terminal_width(), plain=plain):
         echo_line(line)
-    reported = _find_published(answer)
     if reported:
         echo(f"Others report: {reported.describe()}.")
 
 
-def _find_published(answer: FitAnswer) -> PublishedRow | None:
+def _find_published(answer: FitAnswer, machine: MachineProfile) -> PublishedRow | None:
     """The speed that others report from the computer most like this one."""
     subject = answer.subject
     devices = [each.device for each in answer.plan.device_fits]
     kind = ""
     if subject.draft:
         kind = subject.draft.shape.head_kind or "model"
-    return published.find_nearest(subject.target.name, devices, kind)
+    cpu = machine.hardware.nominal_speeds[HOST]
+    return published.find_nearest(
+        subject.target.name, devices, kind, cpu_reaches=cpu.reached
+    )
 
 
 def choose_draft(

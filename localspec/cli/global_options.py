@@ -228,10 +228,10 @@ VRAM = number_option(
     type=FiniteRange(0, 10_000, min_open=True),
     metavar="GB",
 )
-CPU = click.option(
+CPU = text_option(
     "--cpu",
-    metavar="NAME",
-    help='Estimate for another CPU, such as "Ryzen 7 5800X" or "i5-12400, DDR4-3200"; '
+    "NAME",
+    'Estimate for another CPU, such as "Ryzen 7 5800X" or "i5-12400, DDR4-3200"; '
     "without --gpu for a computer that has no GPU.",
 )
 RAM = number_option(

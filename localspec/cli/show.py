@@ -140,6 +140,7 @@ def _find_published(target: PlannedModel, drafts: Sequence[PlannedModel]) -> str
     """
     from localspec.fit import machine_profile  # noqa: PLC0415  late: most are unknown
     from localspec.machine import published  # noqa: PLC0415
+    from localspec.machine.device import HOST  # noqa: PLC0415
 
     entry = target.resolved.catalog_model
     if entry is None:
@@ -148,7 +149,11 @@ def _find_published(target: PlannedModel, drafts: Sequence[PlannedModel]) -> str
     if catalog.own_id(entry.id) not in measured_models:
         return ""
     kind = _find_draft_kind(target, drafts)
-    row = published.find_nearest(entry.id, machine_profile.detect().devices, kind)
+    machine = machine_profile.detect()
+    cpu = machine.hardware.nominal_speeds[HOST]
+    row = published.find_nearest(
+        entry.id, machine.devices, kind, cpu_reaches=cpu.reached
+    )
     return row.describe() if row else ""
 
 

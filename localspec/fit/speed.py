@@ -167,6 +167,13 @@ class DeviceSpeed(Struct, frozen=True):
     largest_measured: float = inf
     smallest_measured: float = 0.0
 
+    @property
+    def reached(self) -> float | None:
+        """GB/s at which weights are read; None if that is unknown."""
+        if self.bandwidth is None:
+            return None
+        return self.bandwidth * self.efficiency
+
     def read_ms(self, n_bytes: float, weight_type: str = "") -> float:
         """Milliseconds to read `n_bytes`, without the fixed time.
 

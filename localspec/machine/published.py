@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from localspec import draft_kinds
-from localspec.machine import gpu_catalog
+from localspec.machine import gpu_catalog, ram_speed
 from localspec.machine.device import Device
 from localspec.models.catalog import own_id
 from localspec.protocol.json_values import from_json
@@ -23,6 +24,7 @@ from localspec.protocol.json_values import from_json
 _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
 _MAX_DISTANCE = math.log(1.5)
 """A card whose bandwidth is further away than this factor says nothing of this one."""
+_MARKS_IN_CPU_NAME = re.compile(r"\((?:R|TM)\)|(?: CPU)? @ .*| \d+-Core Processor")
 
 
 Caveat = Literal["", "lower bound", "other engine", "quoted", "unusual"]
@@ -69,7 +71,8 @@ class PublishedRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     def describe(self) -> str:
         """RTX 3090, UD-Q4_K_XL, MTP: 41 → 63 tok/s (source, 2026-08)."""
-        setup = [self.gpu or self.cpu or "a CPU"]
+        cpu = _MARKS_IN_CPU_NAME.sub("", self.cpu)
+        setup = [self.gpu or cpu or "a CPU"]
         if self.n_gpu > 1:
             setup = [f"{self.n_gpu} x {self.gpu}"]
         if self.quant:
@@ -103,16 +106,23 @@ def load() -> tuple[PublishedRow, ...]:
 
 
 def find_nearest(
-    model: str, devices: Sequence[Device], draft_kind: str = ""
+    model: str,
+    devices: Sequence[Device],
+    draft_kind: str = "",
+    *,
+    cpu_reaches: float | None = None,
 ) -> PublishedRow | None:
     """The row of this model whose computer is most like these devices.
+
+    Without devices it is a row of a CPU that reads its memory about as fast as this
+    one, which reaches so many GB/s.
 
     None if no row's GPU has a bandwidth like the first device's. The order of what
     counts is that of `preference` below: first the number of GPUs, then the GPU itself,
     then its maker, and so on.
     """
     if not devices:
-        return None
+        return _find_nearest_cpu(model, cpu_reaches)
     gpu = gpu_catalog.match_device(devices[0])
     if gpu is None:
         return None
@@ -135,4 +145,23 @@ def find_nearest(
 
     rows = [row for row in load() if row.model == own_id(model) and row.gpu]
     near = [row for row in rows if distance(row) <= _MAX_DISTANCE]
+    return min(near, key=preference, default=None)
+
+
+def _find_nearest_cpu(model: str, reached: float | None) -> PublishedRow | None:
+    """Rows of llama.cpp itself come before those of other programs."""
+    if reached is None:
+        return None
+    goal = reached
+
+    def distance(row: PublishedRow) -> float:
+        theirs = ram_speed.find_ram_speed(f"{row.cpu}, {row.ram}")
+        return abs(math.log(theirs.bandwidth * theirs.share / goal))
+
+    def preference(row: PublishedRow) -> tuple[bool | float, ...]:
+        return row.caveat != "", distance(row)
+
+    near = [row for row in load() if row.model == own_id(model) and not row.gpu]
+    near = [row for row in near if row.caveat in ("", "other engine")]
+    near = [row for row in near if distance(row) <= _MAX_DISTANCE]
     return min(near, key=preference, default=None)

@@ -88,6 +88,7 @@ def test_a_computer_without_a_gpu_is_named_by_its_cpu() -> None:
     said = document("llama-3.1-8b+lookup", *cpu)
     low, high = said["speed"]["plain"]
     assert low < 7 < high
+    assert said["published"]["cpu"], "no card reports of it"
 
     unknown = localspec(
         "fit", "llama-3.1-8b", "--cpu", "Frobnicator", "--ram", "32", env=OFFLINE

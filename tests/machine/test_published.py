@@ -67,3 +67,24 @@ def test_a_card_without_rows_gets_one_of_like_bandwidth_or_none() -> None:
     assert published.find_nearest("qwen3.8-27b", ()) is None
     unnamed = machine_profile.with_vram(24).devices
     assert published.find_nearest("qwen3.8-27b", unnamed) is None
+
+
+def on_cpu(reaches: float | None) -> published.PublishedRow | None:
+    return published.find_nearest("llama-3.1-8b", (), cpu_reaches=reaches)
+
+
+def test_a_computer_without_a_card_gets_a_cpu_that_reads_about_as_fast() -> None:
+    small = on_cpu(15.0)
+    assert small is not None
+    assert small.cpu.endswith("N100")
+    assert small.describe().startswith("Intel N100, Q4_K_M: 3.01 tok/s")
+    desktop = on_cpu(34.0)
+    assert desktop is not None
+    assert (desktop.plain or 0) > 4
+    assert on_cpu(900.0) is None, "no such CPU"
+    assert on_cpu(None) is None
+
+
+def test_names_of_cpus_are_shown_without_marks_and_clocks() -> None:
+    cpus = {row.describe().split(",")[0] for row in published.load() if not row.gpu}
+    assert {"Intel Core i7-8700", "AMD Ryzen 9 7950X"} <= cpus
