@@ -298,7 +298,12 @@ class AnswerPreparer:
         vocabulary = self._vocabulary
         tokens = self._call_marks.get(tuple(states.by_mark))
         if tokens is None:
-            tokens = MarkTokens(states.by_mark, vocabulary.n_tokens, vocabulary.piece)
+            tokens = MarkTokens(
+                states.by_mark,
+                vocabulary.n_tokens,
+                vocabulary.piece,
+                self._grammars.pieces,
+            )
             self._call_marks = {tuple(states.by_mark): tokens}
         grammar = CallGrammar(states, tokens, vocabulary, layout.place)
         return grammar, states.loose

@@ -190,17 +190,22 @@ class Grammars:
 
     def _state(self, matcher: llguidance.LLMatcher) -> LlguidanceState:
         if self._twins is None:
-            self._twins = find_twin_tokens(self._vocabulary)
+            self._twins = find_twin_tokens(self.pieces)
         return LlguidanceState(matcher, self._twins)
 
     @cached_property
+    def pieces(self) -> list[bytes]:
+        """The text of each token; reading them takes some 0.1 s for 100,000."""
+        vocabulary = self._vocabulary
+        return [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
+
+    @cached_property
     def _controls(self) -> ControlTexts:
-        """The control tokens of the vocabulary, which takes some 0.1 s to read."""
         vocabulary = self._vocabulary
         tokens: dict[str, int] = {}
         ends: list[str] = []
-        for token in range(vocabulary.n_tokens):
-            if vocabulary.text_piece(token):
+        for token, piece in enumerate(self.pieces):
+            if piece:
                 continue
             text = vocabulary.token_text(token).decode("utf-8", "replace")
             tokens.setdefault(text, token)
@@ -210,7 +215,7 @@ class Grammars:
 
     def _set_up(self) -> llguidance.LLTokenizer:
         if self._tokenizer is None:
-            self._tokenizer = _make_tokenizer(self._vocabulary)
+            self._tokenizer = _make_tokenizer(self._vocabulary, self.pieces)
         return self._tokenizer
 
     def _inline_schema(self, schema: Any, form: JsonArguments) -> str | None:
@@ -483,13 +488,15 @@ def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
 # --- The vocabulary, and the state of a text
 
 
-def _make_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
+def _make_tokenizer(
+    vocabulary: Vocabulary, pieces: Sequence[bytes]
+) -> llguidance.LLTokenizer:
     import llguidance  # noqa: PLC0415  optional
 
     n = vocabulary.n_tokens
     ends = [token for token in range(n) if vocabulary.is_eog(token)]
     return llguidance.LLTokenizer(
-        _TokenizerInterface(vocabulary), n_vocab=n, eos_token=ends
+        _TokenizerInterface(vocabulary, pieces), n_vocab=n, eos_token=ends
     )
 
 
@@ -499,14 +506,13 @@ class _TokenizerInterface:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, pieces: Sequence[bytes]) -> None:
         self._vocabulary = vocabulary
         self.eos_token_id = vocabulary.eos
         self.tokens: list[bytes] = []
         self.special_token_ids: list[int] = []
         self._ids: dict[bytes, int] = {}
-        for token in range(vocabulary.n_tokens):
-            piece = vocabulary.text_piece(token)
+        for token, piece in enumerate(pieces):
             if piece:
                 self._ids[piece] = token
                 self.tokens.append(piece)
@@ -545,7 +551,7 @@ TwinTokens = NDArray[np.int64]
 """Tokens whose bytes an earlier token has, and that one: shape (n, 2)."""
 
 
-def find_twin_tokens(vocabulary: Vocabulary) -> TwinTokens:
+def find_twin_tokens(pieces: Sequence[bytes]) -> TwinTokens:
     """In an SPM vocabulary the letter `o` is a token, and so is the byte 6F.
 
     They have the same text, so a grammar allows both or neither. llguidance's mask has
@@ -553,8 +559,7 @@ def find_twin_tokens(vocabulary: Vocabulary) -> TwinTokens:
     """
     first_with: dict[bytes, int] = {}
     pairs: list[tuple[int, int]] = []
-    for token in range(vocabulary.n_tokens):
-        piece = vocabulary.text_piece(token)
+    for token, piece in enumerate(pieces):
         if not piece:
             continue
         first = first_with.setdefault(piece, token)

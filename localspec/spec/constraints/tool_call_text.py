@@ -18,7 +18,8 @@ beginning of an answer, gpt-oss's only in the header of a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,8 +43,17 @@ class MarkTokens:
     """The tokens of one vocabulary that complete a mark and hold text behind it."""
 
     def __init__(
-        self, marks: Iterable[str], n_tokens: int, piece: Callable[[int], bytes]
+        self,
+        marks: Iterable[str],
+        n_tokens: int,
+        piece: Callable[[int], bytes],
+        text_pieces: Sequence[bytes] | None = None,
     ) -> None:
+        """`text_pieces`: the texts of all tokens, if they are known already.
+
+        A control token is a whole mark or none of it, so only the texts are searched.
+        """
+        self._text_pieces = text_pieces
         self.marks = tuple(mark.encode() for mark in marks)
         self.n_tokens = n_tokens
         self.piece = piece
@@ -67,14 +77,16 @@ class MarkTokens:
     def _find_long_tokens(self) -> dict[int, bytes]:
         """The tokens with the last character of a mark, and something behind it."""
         if self._long_tokens is None:
-            # It takes some 0.1 s, so it waits for the first request with tools.
-            last_bytes = {mark[-1:] for mark in self.marks}
-            found: dict[int, bytes] = {}
-            for token in range(self.n_tokens):
-                piece = self.piece(token)
-                if any(last in piece[:-1] for last in last_bytes):
-                    found[token] = piece
-            self._long_tokens = found
+            pieces = self._text_pieces
+            if pieces is None:
+                pieces = [self.piece(token) for token in range(self.n_tokens)]
+            last_bytes = b"".join({mark[-1:] for mark in self.marks})
+            has_more = re.compile(
+                b"[" + re.escape(last_bytes) + b"].", re.DOTALL
+            ).search
+            self._long_tokens = {
+                token: piece for token, piece in enumerate(pieces) if has_more(piece)
+            }
         return self._long_tokens
 
     def find_end(self, text: bytes) -> MarkEnd | None:

@@ -170,7 +170,8 @@ GRAMMARS = (
 
 def spell(text: str, vocabulary: LlamaVocab) -> list[int]:
     """Tokens of a text, those of single bytes where the vocabulary has no longer ones."""
-    return _TokenizerInterface(vocabulary)._longest_matches(text.encode())
+    pieces = [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
+    return _TokenizerInterface(vocabulary, pieces)._longest_matches(text.encode())
 
 
 def is_text_of(state: GrammarState, tokens: list[int], vocabulary: LlamaVocab) -> bool:
