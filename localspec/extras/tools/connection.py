@@ -25,7 +25,7 @@ import anyio
 import mcp_types
 from mcp import Client, MCPError
 from msgspec.structs import replace
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from localspec import __version__
 from localspec.errors import LocalspecError, ToolServerError
@@ -359,12 +359,21 @@ def _explain(error: BaseException) -> str:
         text = error.message
     elif isinstance(error, MCPError):
         text = error.error.message
-    elif isinstance(error, ValueError):  # pydantic's has many lines
+    elif isinstance(error, ValidationError):
+        text = f"what it sent is not as the protocol has it: {_find_place(error)}"
+    elif isinstance(error, ValueError):
         text = "what it sent is not as the protocol has it"
     else:
         text = str(error) or type(error).__name__
     line = sanitize(text, multiline=False).strip().rstrip(".")
     return line[:_MAX_REASON] or type(error).__name__
+
+
+def _find_place(error: ValidationError) -> str:
+    """The first fault, such as `tools.3.inputSchema.type: Input should be 'object'`."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}"
 
 
 def convert_result(result: Any) -> ToolResult:

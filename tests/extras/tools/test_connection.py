@@ -230,8 +230,10 @@ def test_a_server_that_fails_to_start_is_explained_by_its_last_line(
 def test_a_list_that_is_not_as_the_protocol_has_it_is_the_reason(
     connect: Connect,
 ) -> None:
-    with pytest.raises(ToolServerError, match="not as the protocol has it"):
+    with pytest.raises(ToolServerError) as caught:
         connect("wrong-list")
+
+    assert "not as the protocol has it: tools.1.inputSchema.type" in str(caught.value)
 
 
 def test_a_server_that_never_starts_ends_with_its_timeout(connect: Connect) -> None:
