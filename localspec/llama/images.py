@@ -507,6 +507,7 @@ class Projector:
                     f"{bitmap.description} cannot be read: {reason}",
                     "Send another file, or change its size.",
                 )
+            heartbeat.record_progress()
             n = mtmd.mtmd_input_chunks_size(output)
             yield [mtmd.mtmd_input_chunks_get(output, i) for i in range(n)]
         finally:
@@ -652,6 +653,7 @@ class Projector:
             decoded = np.ctypeslib.as_array(raw, (n_bytes,)).view(np.float32)
             # A copy: libmtmd frees the samples.
             samples = np.nan_to_num(decoded, posinf=_LOUDEST, neginf=-_LOUDEST)
+            heartbeat.record_progress()
         np.clip(samples, -_LOUDEST, _LOUDEST, out=samples)
         return pad_audio(samples, self.sample_rate)
 

@@ -22,9 +22,13 @@ from localspec.sanitize import sanitize
 from localspec.units import duration, size_limit
 
 MAX_AUDIO_BYTES = 64 * 2**20
-"""Six minutes of a CD, or thirty of speech in 16 kHz: 64 MiB."""
-MAX_AUDIO_SECONDS = 30 * 60
-"""A model reads 10 to 25 tokens a second: 30 minutes are 45,000 at most."""
+"""Six minutes of a CD, ten of other recordings."""
+MAX_AUDIO_SECONDS = 10 * 60
+"""As rows 15,000 at most, 25 a second.
+
+llama.cpp computes the frequencies of a whole file at once, which takes seconds and cannot
+be stopped: 3 of ten minutes on two busy cores.
+"""
 AUDIO_SUFFIXES = frozenset(
     (
         ".wav", ".wave", ".mp3", ".flac",
