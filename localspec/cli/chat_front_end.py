@@ -358,7 +358,9 @@ class LinearFrontEnd:
         missing = [] if self.connections is None else self.connections.list_missing()
         if not tools and not missing:
             self.print_line("The model can call no tools.")
-            self.print_line("A folder: /folder DIR. A server: localspec tools add")
+            self.print_line(
+                "/folder DIR offers a folder; add a server with localspec tools add."
+            )
             return
         always = {saved.fingerprint for saved in session.approvals.allowed_always()}
         for tool in tools:

@@ -104,7 +104,7 @@ class ConfiguredServers(Struct, frozen=True):
             if f"{TABLE}.{name}:" in error or f" {name}:" in error:
                 raise UsageError(error, "Fix it: localspec config edit")
         names = ", ".join(each.name for each in self.servers)
-        hint = f"There are: {names}." if names else "Add it: localspec tools add --help"
+        hint = f"There are: {names}." if names else "Add it with localspec tools add."
         shown = sanitize(name, multiline=False)[:60]
         raise NotFoundError(f"There is no server {shown!r}.", hint)
 
