@@ -128,8 +128,9 @@ class Answer(Struct, frozen=True):
     """
     model: str  # File name.
     draft: str | None  # File name; None without a draft.
-    seed: int  # Reproduces the answer, together with `verify`.
+    seed: int
     verify: VerifyMode
+    """The verification method. With `coupled`, `seed` reproduces the answer."""
     prompt_tokens: int
     reused_tokens: int  # Prompt tokens reused from the last call.
     timings: AnswerTimings
@@ -240,7 +241,7 @@ def build_answer(
         model=ready.model,
         draft=ready.draft,
         seed=request.sampling.seed,
-        verify=request.verify,
+        verify=totals["verify"],
         prompt_tokens=totals["prompt_tokens"],
         reused_tokens=totals["reused_tokens"],
         timings=cast(AnswerTimings, timings),
@@ -320,5 +321,10 @@ def _empty_totals() -> dict[str, Any]:
         "decode_ms": 0.0,
         "tokens_per_second": None,
     }
-    counts = {"prompt_tokens": 0, "reused_tokens": 0}
-    return counts | {"timings": timings, "speculation": RoundTotals().to_json()}
+    return {
+        "prompt_tokens": 0,
+        "reused_tokens": 0,
+        "verify": "coupled",
+        "timings": timings,
+        "speculation": RoundTotals().to_json(),
+    }

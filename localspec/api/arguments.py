@@ -41,7 +41,7 @@ from localspec.protocol.wire import (
     KvType,
     PictureRef,
     SplitMode,
-    VerifyMode,
+    VerifyChoice,
 )
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -85,7 +85,7 @@ class AnswerOptions(TypedDict, total=False):
     """Stop strings: the answer ends before the first of them."""
     seed: int | None
     """Default: the LLM's seed, else random; `Answer.seed` has the value used."""
-    verify: VerifyMode | None
+    verify: VerifyChoice | None
     """Verification method; all of them keep the target's distribution."""
     spec: str | None  # Drafter. Default: the LLM's, else chosen automatically.
     draft_max: int | None  # Max draft tokens.
@@ -155,11 +155,13 @@ def parse_answer_options(
             warnings.warn(f"{name} is ignored here: {instead}.", stacklevel=2)
     raw = values.pop("raw", None)
     probabilities = values.pop("probabilities", None)
-    seed = values.pop("seed", None)
+    asked_seed = values.pop("seed", None)
+    seed = asked_seed
     if seed is None:
         seed = secrets.randbits(31)
     settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
     settings = settings.with_values(values)
+    settings = replace(settings, seed=asked_seed)
     return {
         "settings": settings,
         "seed": seed,

@@ -125,7 +125,10 @@ class ChatSession:
         settings: ChatSettings | None = None,
         system: str = "",
     ) -> None:
-        """`settings` and `system` are those of a new chat."""
+        """`seed`, `settings` and `system` are those of a new chat.
+
+        Without `seed`, nobody asked for one, and the chat has a random one.
+        """
         # The pair, and the model that is loaded for it.
         self.pair = pair
         self.previous_pair: ResolvedPair | None = None  # Before `change_pair`.
@@ -142,6 +145,9 @@ class ChatSession:
         self.settings = self._initial_settings
         if seed is None:
             seed = _random_seed()
+        else:
+            self._initial_settings = replace(self._initial_settings, seed=seed)
+            self.settings = self._initial_settings
         self.conversation = Conversation(seed, system)
         if saved_chat is not None:
             self.settings = saved_chat.settings
@@ -537,11 +543,13 @@ class ChatSession:
         """Start another answer to the last question.
 
         An answer that this model was writing when it was interrupted begins again with
-        its seed.
+        its seed if that gives the same text. Otherwise what was written stays as a
+        branch.
         """
         self.require_turns()
         last_model = self.conversation.turns[-1].model
-        if self.is_interrupted and last_model in ("", self.recorded_name):
+        is_same_model = last_model in ("", self.recorded_name)
+        if self.is_interrupted and is_same_model and self.settings.repeats_texts:
             self._start_turn(self.conversation.restart_answer)
         else:
             self._start_turn(self.conversation.retry)

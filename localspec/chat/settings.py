@@ -20,7 +20,7 @@ from localspec.models import catalog, maker_sampling
 from localspec.models.chat_template import generic_tools
 from localspec.models.chat_template.thinking_effort import check_thinking
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
+from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyChoice
 
 COMPLETION_MAX_TOKENS = 256
 """Default of a completion model, which may never end by itself."""
@@ -75,7 +75,7 @@ class ChatSettings(Struct, frozen=True):
     stop: tuple[str, ...] = ()
     spec: str = "auto"  # `auto`: the catalogue's for the pair, else the fastest.
     draft_length: int | None = None
-    verify: VerifyMode = "coupled"
+    verify: VerifyChoice = "auto"
     exact: bool = False
     think: bool | None = None
     effort: str = ""  # How hard to think: a word of `thinking_effort.EFFORTS`.
@@ -83,7 +83,10 @@ class ChatSettings(Struct, frozen=True):
     """Thinking tokens after which the answer is forced to begin."""
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
-    seed: int | None = None  # Seed of the answers; None: that of the conversation.
+    seed: int | None = None
+    """The seed that was asked for; its texts can be had again. None: nobody asked, and
+    answers have the conversation's.
+    """
     ctx: int | None = None  # Context size to load with, in tokens; None: what fits.
     grammar: str = ""  # A GBNF grammar that answers follow.
     json_schema: str = ""  # A JSON Schema that answers satisfy, as JSON.
@@ -139,6 +142,19 @@ class ChatSettings(Struct, frozen=True):
     def requested_spec(self, loaded: LoadedModel) -> str:
         """With `auto`, the catalogue's setting for the pair."""
         return loaded.spec if self.spec == "auto" else self.spec
+
+    @property
+    def repeats_texts(self) -> bool:
+        """Whether the same seed gives the same text again, up to rounding."""
+        is_greedy = self.sampling.temperature <= 0
+        return is_greedy or self.spec == "off" or self.requested_verifier == "coupled"
+
+    @property
+    def requested_verifier(self) -> VerifyChoice:
+        """With `auto` and a seed, the method whose texts the seed reproduces."""
+        if self.verify == "auto" and self.seed is not None:
+            return "coupled"
+        return self.verify
 
     def format_value(self, name: str) -> str:
         option = find_field(name)
@@ -320,7 +336,7 @@ def build_request(
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=seed),
         stop=settings.stop,
-        verify=settings.verify,
+        verify=settings.requested_verifier,
         spec=spec,
         why=reason,
         resumed_tokens=conversation.turns[-1].tokens,

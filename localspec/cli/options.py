@@ -523,7 +523,6 @@ def build_settings(pair: launch.ResolvedPair, options: OptionValues) -> ChatSett
     values = {
         name: options[name] for name in ANSWER_OPTIONS if options.get(name) is not None
     }
-    values.pop("seed", None)  # that of the conversation
     settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
     return settings.with_values(values)
 

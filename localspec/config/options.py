@@ -45,7 +45,7 @@ from localspec.protocol.wire import (
     FlashAttention,
     KvType,
     SamplingParams,
-    VerifyMode,
+    VerifyChoice,
 )
 
 OptionGroup = Literal["sampling", "answer", "speculation", "load", "app"]
@@ -270,9 +270,9 @@ _SPECULATION = (
     ),
     Option(
         "verify",
-        choice(get_args(VerifyMode)),
+        choice(get_args(VerifyChoice)),
         "Verification method; each keeps the model's own distribution.",
-        default="coupled",
+        default="auto",
         title="verification method",
     ),
     Option(

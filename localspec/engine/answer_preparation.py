@@ -22,7 +22,12 @@ from localspec.errors import (
 from localspec.models.chat_template import generic_tools
 from localspec.models.chat_template.call_layouts import CallLayout
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParams
+from localspec.protocol.wire import (
+    CountCommand,
+    GenerateCommand,
+    SamplingParams,
+    VerifyMode,
+)
 from localspec.sanitize import sanitize
 from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
 from localspec.spec.constraints.grammars import Grammars
@@ -95,7 +100,12 @@ class AnswerPreparer:
         self._last_calls: _RequestCalls | None = None
 
     def prepare(self, request: GenerateCommand) -> PreparedAnswer:
-        """Raises UsageError, PromptTooLongError, GrammarError or PictureError."""
+        """Prepare a request whose verifier has been chosen: it is not `auto`.
+
+        Raises UsageError, PromptTooLongError, GrammarError or PictureError.
+        """
+        verify = request.verify
+        assert verify != "auto"
         prompt = self._prompts.build_prompt(request)
         parts = self._checked_parts(prompt)
         _check_request(request, self._pair.target.n_vocab)
@@ -127,7 +137,9 @@ class AnswerPreparer:
             parts=parts,
             sampling=self.bind_sampling(request.sampling),
             max_tokens=max_tokens,
-            verifier=make_verifier(request.verify, request.sampling.seed),
+            verifier=make_verifier(
+                verify, request.sampling.seed, n_resumed=len(resumed_tokens)
+            ),
             is_eog=self._vocabulary.is_eog,
             is_cancelled=self._is_cancelled,
             resumed_tokens=resumed_tokens,
@@ -136,7 +148,7 @@ class AnswerPreparer:
             thinking=thinking,
             constraint=constraint,
             n_alternatives=n_alternatives,
-            drafting=self._draft_request(request),
+            drafting=self._draft_request(request, verify),
             notices=notices,
         )
 
@@ -308,7 +320,9 @@ class AnswerPreparer:
         grammar = CallGrammar(states, tokens, vocabulary, layout.place)
         return grammar, states.loose
 
-    def _draft_request(self, request: GenerateCommand) -> DraftRequest:
+    def _draft_request(
+        self, request: GenerateCommand, verify: VerifyMode
+    ) -> DraftRequest:
         prediction = self._prediction_tokens(request.prediction)
         draft = self._pair.loaded_draft
         draft_prompt = None
@@ -318,7 +332,7 @@ class AnswerPreparer:
             method=request.spec,
             max_length=request.draft_length,
             overlap=request.overlap,
-            verify=request.verify,
+            verify=verify,
             why=request.why,
             prediction=prediction,
             owner=request.client,

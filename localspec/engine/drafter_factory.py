@@ -14,6 +14,7 @@ from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
     DRAFT_MAX,
+    GenerateCommand,
     LoadCommand,
     MeasuredCosts,
 )
@@ -47,6 +48,13 @@ class OverlappingDrafter(Drafter, Protocol):
 
 class OverlapSource(Protocol):
     """What a folder of `extras/` keeps across the answers of a pair."""
+
+    def may_overlap(self, method: str, overlap: bool | None) -> bool:
+        """Whether drafting may overlap an answer that a verifier allows it for.
+
+        `method` and `overlap` are those of the request.
+        """
+        ...
 
     def make_drafter(
         self, inputs: DrafterInputs, request: DraftRequest, costs: PassCosts
@@ -129,6 +137,27 @@ class DrafterFactory:
 
     def saved_beliefs(self) -> dict[str, Any]:
         return {name: beliefs.saved() for name, beliefs in self._beliefs.items()}
+
+    def choose_verifier(self, request: GenerateCommand) -> GenerateCommand:
+        """The request, with a verifier in place of `auto`.
+
+        `block` accepts the most draft tokens. But its text depends on what is drafted,
+        and `coupled` accepts as many where nothing is drafted or all mass is on one
+        token. Overlapped drafting works with `coupled` only.
+        """
+        if request.verify != "auto":
+            return request
+        is_greedy = request.sampling.temperature <= 0
+        drafts_nothing = request.spec in ("off", "none") or request.draft_length == 0
+        overlaps = False
+        if self._draft is not None:
+            overlaps = any(
+                source.may_overlap(request.spec, request.overlap)
+                for source in self._overlaps
+            )
+        if is_greedy or drafts_nothing or overlaps:
+            return replace(request, verify="coupled")
+        return replace(request, verify="block")
 
     def make(self, answer: PreparedAnswer) -> Drafting:
         """The drafting of one answer. Raises UsageError for a method that the pair lacks.

@@ -46,6 +46,7 @@ class OutputProcessor:
         self._count_known = count_known
         self._vocabulary = vocabulary
         self._drafting = drafting
+        self._verify = answer.drafting.verify
         self._thinking = answer.thinking
         self._starts_in_thinking = False
         if answer.thinking is not None:
@@ -189,6 +190,7 @@ class OutputProcessor:
             "tokens": self._totals.tokens,
             "prompt_tokens": self._prompt_tokens,
             "reused_tokens": self._reused_tokens,
+            "verify": self._verify,
             "timings": self._timings(),
             "speculation": self._totals.to_json(),
         }

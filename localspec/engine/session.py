@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from msgspec.structs import replace
+
 from localspec.engine import draft_scoring
 from localspec.engine.answer_preparation import AnswerPreparer
 from localspec.engine.draft_scoring import ScoredAnswer
@@ -117,7 +119,7 @@ class Session:
         Raises LocalspecError.
         """
         self._stop_requested = False
-        answer = self._preparer.prepare(request)
+        answer = self._preparer.prepare(self._drafters.choose_verifier(request))
         self._snapshots.switch_to(answer.prompt)
         drafting = self._drafters.make(answer)
         yield drafting.plan
@@ -273,7 +275,10 @@ class Session:
         May empty the target's memory.
         """
         self._stop_requested = False
-        prepared = self._preparer.prepare(command.request)
+        request = command.request
+        if request.verify == "auto":
+            request = replace(request, verify="coupled")
+        prepared = self._preparer.prepare(request)
         answer = ScoredAnswer(prepared, command.tokens, self._target.n_vocab)
         if command.drafter == "lookup":
             return draft_scoring.score_lookup(answer)

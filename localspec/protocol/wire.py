@@ -25,6 +25,10 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 """Maximum length of a reply line, far longer than any event."""
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
+VerifyChoice = Literal["auto", "coupled", "rejection", "block", "match"]
+"""`auto` leaves the method to the engine: `block`, which accepts the most draft tokens, or
+`coupled` where that costs nothing. A text that a seed is to reproduce needs `coupled`.
+"""
 KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
 """Type of keys and values; keys/values if they differ."""
 FlashAttention = Literal["auto", "on", "off"]
@@ -255,7 +259,7 @@ class GenerateCommand(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
-    verify: VerifyMode = "coupled"
+    verify: VerifyChoice = "coupled"
     spec: str = "auto"
     """`auto`, `off`, or a drafter's name: a row of `localspec/draft_kinds.py`."""
     draft_length: int | None = None

@@ -89,9 +89,20 @@ def format_stats(
     facts = [
         f"first token {milliseconds(timings['first_token_ms'])}",
         f"host {milliseconds(speculation['host_ms_per_round'])} per round",
-        f"seed {seed}",
+        f"seed {seed}{_explain_seed(totals)}",
     ]
     yield make_line(separator.join(facts))
+
+
+def _explain_seed(totals: dict[str, Any]) -> str:
+    """What the seed of this answer is not good for: to have the text again.
+
+    Answers of earlier versions do not say how they were verified.
+    """
+    method = totals.get("verify", "coupled")
+    if method == "coupled":
+        return ""
+    return f" (not repeatable: {method})"
 
 
 def _format_histogram(counts: Sequence[int], *, plain: bool) -> str:

@@ -205,7 +205,11 @@ def _parse_options(
     if any(value != "text" for value in request.modalities or ()):
         raise unsupported("modalities", "only text is supported")
     settings = _parse_settings(request, body, defaults, names)
-    seed = _choose_seed(request.seed, default_seed)
+    asked = _read_seed(request.seed, default_seed)
+    settings = replace(settings, seed=asked)
+    seed = asked
+    if seed is None:
+        seed = secrets.randbits(31)
     prediction = ""
     if request.prediction is not None:
         prediction = join_parts(request.prediction.content, "prediction.content").text
@@ -225,13 +229,13 @@ def _parse_options(
     )
 
 
-def _choose_seed(given: int | None, default: int | None) -> int:
-    """-1, and no seed at all, are a random one."""
+def _read_seed(given: int | None, default: int | None) -> int | None:
+    """The seed that was asked for; None, and -1, are a random one."""
     if given is not None and not -(2**63) <= given < 2**64:
         raise invalid("seed", "it does not have up to 64 bits")
     seed = default if given is None else given
     if seed is None or seed == -1:
-        return secrets.randbits(31)
+        return None
     return seed % 2**63
 
 

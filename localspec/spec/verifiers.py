@@ -38,11 +38,15 @@ from localspec.spec.sampling import gumbel_argmax, gumbel_noise, one_hot
 class SeededRandom:
     """Random decisions.
 
-    One generator per answer: the seed is used once, not once per token.
+    One generator per answer, or per `part` of it: the seed is used once, not once per
+    token.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.Generator(np.random.PCG64(seed))
+    def __init__(self, seed: int, part: int = 0) -> None:
+        key: int | list[int] = seed
+        if part:
+            key = [seed, part]
+        self._rng = np.random.Generator(np.random.PCG64(key))
 
     def choice(self, probs: NDArray[np.float64]) -> int:
         return sample_inverse_cdf(probs, self._rng.random())
@@ -295,8 +299,19 @@ _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[SeededRandom], Verifier]] = {
 
 
 def make_verifier(
-    mode: VerifyMode, seed: int, random_source: SeededRandom | None = None
+    mode: VerifyMode,
+    seed: int,
+    random_source: SeededRandom | None = None,
+    *,
+    n_resumed: int = 0,
 ) -> Verifier:
+    """The verifier of an answer, or of its rest after `n_resumed` tokens.
+
+    The rest must not be drawn with the numbers that its beginning was drawn with: the
+    two would not be independent.
+    """
     if mode == "coupled":
         return GumbelCoupledVerifier(seed)
-    return _RANDOM_VERIFIERS[mode](random_source or SeededRandom(seed))
+    if random_source is None:
+        random_source = SeededRandom(seed, n_resumed)
+    return _RANDOM_VERIFIERS[mode](random_source)

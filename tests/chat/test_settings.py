@@ -17,7 +17,7 @@ from localspec.chat.settings import (
 )
 from localspec.errors import UsageError
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import ChatMessage
+from localspec.protocol.wire import ChatMessage, SamplingParams
 
 
 def test_a_value() -> None:
@@ -164,3 +164,24 @@ def test_stop_strings_a_seed_and_a_schema_are_typed_and_sent(tmp_path: Path) -> 
         with pytest.raises(UsageError):
             settings.with_value(name, wrong)
     assert settings.with_value("seed", "auto").seed is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "verify", "repeats"),
+    [
+        (ChatSettings(), "auto", False),
+        (ChatSettings(seed=7), "coupled", True),
+        (ChatSettings(seed=7, verify="block"), "block", False),
+        (ChatSettings(verify="coupled"), "coupled", True),
+        (ChatSettings(SamplingParams(temperature=0)), "auto", True),
+        (ChatSettings(spec="off"), "auto", True),
+    ],
+)
+def test_only_a_seed_that_was_asked_for_needs_a_verifier_that_repeats_texts(
+    settings: ChatSettings, verify: str, repeats: bool
+) -> None:
+    chat = Conversation(1)
+    chat.ask("a")
+    asked = build_request(settings, chat, LoadedModel.from_ready(ready()))
+    assert asked.verify == verify
+    assert settings.repeats_texts is repeats

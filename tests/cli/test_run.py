@@ -209,11 +209,18 @@ def test_a_stop_text_cuts_the_answer(zoo: Zoo) -> None:
     )
 
 
-def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
+def test_a_drawn_seed_gives_its_text_again_if_coupled_was_asked_for(zoo: Zoo) -> None:
     options = ("run", zoo["target"], "-p", "é漢字", "--max-tokens", "24", "--json")
-    drawn = localspec(*options).document
+    drawn = localspec(*options, "--verify", "coupled").document
     again = localspec(*options, "--seed", str(drawn["seed"]), "--spec", "off").document
     assert again["text"] == drawn["text"]
+
+
+def test_it_is_said_that_a_drawn_seed_does_not_give_its_text_again(zoo: Zoo) -> None:
+    options = ("run", zoo["target"], "-p", "é漢字", "--max-tokens", "24")
+    assert localspec(*options, "--json").document["verify"] == "block"
+    assert "(not repeatable: block)" in localspec(*options, "--stats").err
+    assert "not repeatable" not in localspec(*options, "--stats", "--seed", "7").err
 
 
 def test_a_preset_gives_what_the_command_line_leaves_open(

@@ -374,3 +374,42 @@ def check_histories(pair: Pair, n: int) -> None:
             if step % 20 == 0:
                 with loaded(pair.target, pair.draft) as fresh:
                     assert hot_rounds(session, text) == hot_rounds(fresh, text), step
+
+
+@pytest.mark.parametrize(
+    ("asked", "verify"),
+    [
+        ({"spec": "model"}, "block"),
+        ({"spec": "auto"}, "block"),
+        ({"spec": "lookup"}, "block"),
+        ({"spec": "off"}, "coupled"),
+        ({"spec": "auto", "draft_length": 0}, "coupled"),
+        ({"spec": "model", "sampling": GREEDY}, "coupled"),
+        ({"spec": "model", "verify": "rejection"}, "rejection"),
+        ({"spec": "model", "verify": "coupled"}, "coupled"),
+    ],
+)
+def test_the_verifier_that_accepts_the_most_is_chosen_where_it_gains(
+    zoo: Zoo, asked: dict[str, Any], verify: str
+) -> None:
+    request: dict[str, Any] = {"verify": "auto", "sampling": HOT, **asked}
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        said = say(session, PROMPT, max_tokens=8, **request)
+    assert said.totals["verify"] == verify
+
+
+def test_overlapped_drafting_keeps_the_verifier_that_it_needs(zoo: Zoo) -> None:
+    load = LoadCommand(
+        target=str(zoo["target"]),
+        draft=str(zoo["cousin"]),
+        target_settings=SETTINGS,
+        draft_settings=SETTINGS,
+        overlap=True,
+    )
+    with closing(Session(load)) as session:
+        said = say(session, PROMPT, spec="model", verify="auto", sampling=HOT)
+        apart = say(
+            session, PROMPT, spec="model", verify="auto", sampling=HOT, overlap=False
+        )
+    assert said.totals["verify"] == "coupled"
+    assert apart.totals["verify"] == "block"

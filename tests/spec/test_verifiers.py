@@ -250,3 +250,20 @@ def test_pick_inverts_the_cumulated_sum(
 def test_the_residual_of_equal_distributions_is_all_of_it() -> None:
     p = Distribution(np.array([7, 2, 5]), np.array([0.5, 0.3, 0.2]))
     assert residual_probs(p, p).tolist() == p.probs.tolist()
+
+
+@pytest.mark.parametrize("mode", ["rejection", "block", "match"])
+def test_the_rest_of_an_answer_is_not_drawn_as_its_beginning_was(
+    mode: VerifyMode,
+) -> None:
+    """With the same numbers again, a text that goes on would repeat its choices."""
+    even = Distribution(np.arange(1000), np.full(1000, 0.001))
+    empty = Draft([])
+    drawn: list[list[int]] = []
+    for n_resumed in (0, 5, 5, 6):
+        verifier = make_verifier(mode, 3, n_resumed=n_resumed)
+        drawn.append([verifier.verify(lambda _: even, empty, i)[1] for i in range(8)])
+    first, later, again, other = drawn
+    assert later == again
+    assert first != later
+    assert other not in (first, later)

@@ -450,6 +450,16 @@ class DraftOverlap:
         self._policy = OverlapPolicy()
         self.worker = ThreadWorker()
 
+    def may_overlap(self, method: str, overlap: bool | None) -> bool:
+        if self._cache is None or method not in ("auto", "model"):
+            return False
+        wanted = self._wanted(overlap)
+        return self._across_devices if wanted is None else wanted
+
+    def _wanted(self, overlap: bool | None) -> bool | None:
+        """What the request asks for, else what the pair was loaded with."""
+        return self._default if overlap is None else overlap
+
     def make_drafter(
         self, inputs: DrafterInputs, request: DraftRequest, costs: PassCosts
     ) -> OverlappedDrafter | None:
@@ -458,14 +468,11 @@ class DraftOverlap:
             if request.overlap:
                 raise verification_error(request.verify)
             return None
-        if self._cache is None or request.method not in ("auto", "model"):
+        if not self.may_overlap(request.method, request.overlap):
             return None
-        wanted = self._default if request.overlap is None else request.overlap
-        may_overlap = self._across_devices if wanted is None else wanted
-        if not may_overlap:
-            return None
+        assert self._cache is not None
         self._policy.costs = costs
-        self._policy.is_forced = bool(wanted)
+        self._policy.is_forced = bool(self._wanted(request.overlap))
         # `_rank_places` ranks the other tokens of a place by these logits.
         inputs = replace(inputs, keep_logits=True)
         drafter = drafters.make("model", inputs)
