@@ -235,9 +235,21 @@ def target_ms(done: Round) -> float:
 def speedups(answers: Sequence[Sequence[Round]]) -> list[float]:
     """Of each answer: tokens per one-token pass.
 
+    For example ten rounds that cost 20 one-token passes and have 30 tokens have the
+    speed-up 1.5.
+    """
+    found = []
+    for rounds, price in zip(answers, prices(answers), strict=True):
+        n_tokens = sum(len(each.tokens) for each in rounds)
+        found.append(n_tokens / price if price else 1.0)
+    return found
+
+
+def prices(answers: Sequence[Sequence[Round]]) -> list[float]:
+    """Of each answer: what it costs, in one-token passes.
+
     For example rounds of draft length 3 cost 1.5 one-token passes in the median of all
-    answers, and their drafts 0.5. An answer of ten such rounds with 30 tokens has the
-    speed-up 30 / 20 = 1.5.
+    answers, and their drafts 0.5. An answer of ten such rounds costs 20.
     """
     plain = [[target_ms(r) for r in rounds if not r.drafted] for rounds in answers]
     all_plain = list(itertools.chain.from_iterable(plain))
@@ -256,7 +268,6 @@ def speedups(answers: Sequence[Sequence[Round]]) -> list[float]:
 
     found = []
     for rounds, unit in zip(answers, units, strict=True):
-        n_tokens = sum(len(each.tokens) for each in rounds)
         cost = sum(price[each.drafted] + each.ms.draft / unit for each in rounds)
-        found.append(n_tokens / cost if cost else 1.0)
+        found.append(cost)
     return found

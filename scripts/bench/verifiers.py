@@ -5,20 +5,20 @@
 
 All use the same drafts of a fixed length. The methods take turns on each prompt, each
 second time in reverse order. "Priced" charges a target pass the median of its width and
-leaves out the noise of the clock; "clock" is real time. Both are ratios to `coupled`,
-means over the answers.
+leaves out the noise of the clock; "clock" is real time. Both are rates of all answers
+together, relative to `coupled`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean
 
-from auto import Prompt, list_prompts, load_command, make_request, speeds, speedups
+from auto import Prompt, list_prompts, load_command, make_request, prices
 from msgspec.structs import replace
 from programs import generate_answer, loaded_engine
 from turns import table
@@ -84,28 +84,28 @@ def ask_in_turns(
 
 
 def report(label: str, answers: dict[str, list[Sequence[Round]]]) -> list[list[str]]:
+    """A row for each method: tokens a round, and its rates relative to the first's.
+
+    An answer may end after a token, so rates are those of all answers together.
+    """
     flat = [rounds for method in METHODS for rounds in answers[method]]
     n = len(answers[METHODS[0]])
-    priced = speedups(flat)
-    clock = speeds(flat)
-    rows = []
+    price = prices(flat)
+    rows: list[list[str]] = []
+    by_price: list[float] = []
+    by_clock: list[float] = []
     for place, method in enumerate(METHODS):
-        first = place * n
-        by_price = geometric_mean(
-            [a / b for a, b in zip(priced[first : first + n], priced[:n], strict=True)]
-        )
-        by_clock = geometric_mean(
-            [a / b for a, b in zip(clock[first : first + n], clock[:n], strict=True)]
-        )
-        n_rounds = sum(len(rounds) for rounds in answers[method])
-        n_tokens = sum(len(r.tokens) for rounds in answers[method] for r in rounds)
+        rounds = list(itertools.chain.from_iterable(answers[method]))
+        n_tokens = sum(len(each.tokens) for each in rounds)
+        by_price.append(n_tokens / sum(price[place * n : (place + 1) * n]))
+        by_clock.append(n_tokens / sum(each.ms.total for each in rounds))
         rows.append(
             [
                 label,
                 method,
-                f"{n_tokens / n_rounds:.3f} ({n_rounds} rounds)",
-                f"{by_price:.3f}",
-                f"{by_clock:.3f}",
+                f"{n_tokens / len(rounds):.3f} ({len(rounds)} rounds)",
+                f"{by_price[place] / by_price[0]:.3f}",
+                f"{by_clock[place] / by_clock[0]:.3f}",
             ]
         )
     return rows

@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,17 @@ def _post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def llama_server(files: VisionFiles, log: Path) -> Iterator[int]:
-    """Yields its port."""
+def llama_server(
+    files: VisionFiles, log: Path, max_rows: int | None
+) -> Iterator[int]:
+    """Yields its port. A limit of rows changes how some kinds cut their pictures."""
     port = _free_port()
     command = [PROGRAM, "-m", str(files.model), "--mmproj", str(files.projector)]
     command += ["--port", str(port), "--host", "127.0.0.1", "-t", "1", "-c", "1024"]
     command += ["-b", "512", "-ub", "512", "-np", "1", "-fa", "on", "--cache-ram", "0"]
-    command += ["--no-warmup", "-fit", "off", "--image-max-tokens", "512"]
+    command += ["--no-warmup", "-fit", "off"]
+    if max_rows is not None:
+        command += ["--image-max-tokens", str(max_rows)]
     environment = os.environ | {"LLAMA_MEDIA_MARKER": MARKER}
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -121,10 +125,14 @@ def test_texts_are_those_of_llama_server(
         prompts.append(("user: ", first, question))
         prompts.append(("user: ", first, " and ", PICTURES[0], question))
     assert len(prompts) == 18
-    with (
-        llama_server(vision_models[kind], tmp_path / "server.log") as port,
-        seeing_session(vision_models, kind, settings=settings) as session,
-    ):
+    log = tmp_path / "server.log"
+    with ExitStack() as opened:
+        seeing = seeing_session(vision_models, kind, settings=settings)
+        session = opened.enter_context(seeing)
+        limits = session.model.projector._limits
+        max_rows = limits.limit_rows(on_gpu=False, n_batch=settings.n_ubatch)
+        server = llama_server(vision_models[kind], log, max_rows)
+        port = opened.enter_context(server)
         for parts in prompts:
             prompt = session.prompt(*parts)
             expected, n_prompt = _complete(port, *parts)
