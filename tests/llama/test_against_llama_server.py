@@ -59,9 +59,7 @@ def _post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def llama_server(
-    files: VisionFiles, log: Path, max_rows: int | None
-) -> Iterator[int]:
+def llama_server(files: VisionFiles, log: Path, max_rows: int | None) -> Iterator[int]:
     """Yields its port. A limit of rows changes how some kinds cut their pictures."""
     port = _free_port()
     command = [PROGRAM, "-m", str(files.model), "--mmproj", str(files.projector)]
