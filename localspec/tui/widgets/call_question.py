@@ -163,7 +163,7 @@ class CallQuestion(Vertical):
         question = Content.assemble(
             ("The model asks to run ", "$accent"),
             (f"“{shorten_name(tool.name)}”", "bold"),
-            f" of {describe_provider(tool)}. ",
+            f", a tool of {describe_provider(tool)}. ",
             ("May it?", "$accent"),
         )
         self.query_one("#call-tool", Static).update(question)

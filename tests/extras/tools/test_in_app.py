@@ -61,7 +61,7 @@ async def test_a_server_of_the_settings_is_connected_and_its_tool_is_called() ->
     async with chat_with(saying(CALL), saying("It said hi.")) as chat:
         await chat.sees("tools: mine")
         await chat.begin("Say hi.")
-        await chat.sees("May it?", "“echo” of the server mine")
+        await chat.sees("May it?", "“echo”, a tool of the server mine")
 
         await chat.press("tab", "enter")
 

@@ -80,7 +80,7 @@ async def test_the_question_says_what_will_run() -> None:
 
         await chat.sees(
             "Let me see.",
-            "The model asks to run “now” of the server clock "
+            "The model asks to run “now”, a tool of the server clock "
             "(uvx mcp-server-clock --zones all). May it?",
             "The server says: “The time in a city.” Its claims, unchecked: read-only.",
             "city Rome",
@@ -292,9 +292,9 @@ async def test_five_calls_with_every_choice() -> None:
         await chat.choose(0)
         await chat.sees("city Oslo")
         await chat.choose(1)
-        await chat.sees("“history” of the server clock")
+        await chat.sees("“history”, a tool of the server clock")
         await chat.choose(2)
-        await chat.sees("“write” of the server clock", "can destroy")
+        await chat.sees("“write”, a tool of the server clock", "can destroy")
         await chat.choose(3)
         await chat.press(*"no files", "enter")
         await chat.until("ready")
@@ -496,7 +496,7 @@ async def test_a_folder_is_offered_and_its_file_is_read(tmp_path: Path) -> None:
         await chat.send(f"/folder {tmp_path}")
         await chat.sees("tools: folder")
         await chat.begin("What shall I buy?")
-        await chat.sees("“read” of localspec itself, in the folder", "path notes.txt")
+        await chat.sees("“read”, a tool of localspec itself, in the folder", "path notes.txt")
 
         await chat.press("tab", "enter")
 
