@@ -496,7 +496,9 @@ async def test_a_folder_is_offered_and_its_file_is_read(tmp_path: Path) -> None:
         await chat.send(f"/folder {tmp_path}")
         await chat.sees("tools: folder")
         await chat.begin("What shall I buy?")
-        await chat.sees("“read”, a tool of localspec itself, in the folder", "path notes.txt")
+        await chat.sees(
+            "“read”, a tool of localspec itself, in the folder", "path notes.txt"
+        )
 
         await chat.press("tab", "enter")
 
