@@ -133,6 +133,14 @@ class Turn(Struct, frozen=True):
         return bool(self.results)
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether its answer was interrupted, if it is the last turn of its path.
+
+        Also if it ends with calls: they have no results.
+        """
+        return self.finish_reason is None or bool(self.calls)
+
+    @property
     def all_pictures(self) -> tuple[PictureAttachment, ...]:
         """Those of the question, and those of the results."""
         pictures = list(self.pictures)

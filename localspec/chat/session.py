@@ -364,7 +364,7 @@ class ChatSession:
         turns = self.conversation.turns
         if self.is_answering or not turns:
             return False
-        return turns[-1].finish_reason is None or bool(turns[-1].calls)
+        return turns[-1].is_unfinished
 
     @property
     def completes_text(self) -> bool:

@@ -211,7 +211,7 @@ class ChatLoop:
                 f"Text-completion model: type the beginning, for example {example}"
             )
             self._print("An empty Enter continues.")
-        is_new = len(self.session.conversation.turns) <= 1
+        is_new = len(self.session.conversation.questions) <= 1
         if is_new and self.session.is_toy and not self._launch_options.quiet:
             note = describe_toy("`localspec pair suggest`")
             front_end.print_report_line(make_line(note, "muted"))

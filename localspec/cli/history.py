@@ -141,15 +141,17 @@ def show(chat: str, as_json: bool) -> None:
             echo_text(export.render_json(saved), newline=False)
             return
     echo_text(export.render_text(saved), newline=False)
-    turns = saved.conversation.turns
-    more = len(saved.conversation.all_turns) - len(turns)
+    conversation = saved.conversation
+    turns = conversation.turns
+    questions = [turn for turn in conversation.all_turns if not turn.is_tool_step]
+    more = len(questions) - len(conversation.questions)
     if more:
         echo(err=True)
         echo(
             f"{count(more, 'more turn')} in other branches: --json shows them.",
             err=True,
         )
-    if turns and turns[-1].finish_reason is None:
+    if turns and turns[-1].is_unfinished:
         echo(err=True)
         echo("The last answer was interrupted.", err=True)
 

@@ -88,6 +88,7 @@ from localspec.protocol.wire import (
     GenerateCommand,
     PictureRef,
 )
+from localspec.report.tool_calls import first_line, shorten_name
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
 from localspec.tools.approval import Approvals
@@ -876,21 +877,26 @@ def _merge_settings(
 
 def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
     entry = chat.list_entry
-    turns = chat.conversation.turns
+    conversation = chat.conversation
+    turns = conversation.turns
+    questions = conversation.questions
     names = name_answers(name_chat_model(entry.pair), entry.pair, turns)
-    yield f"Chat {entry.id}, {count(len(turns), 'turn')}: {entry.title}"
-    if len(turns) > _RECAP_TURNS:
+    yield f"Chat {entry.id}, {count(len(questions), 'turn')}: {entry.title}"
+    if len(questions) > _RECAP_TURNS:
         if plain:
             yield "Last turns:"
         else:
             yield "…"
-    for turn in turns[-_RECAP_TURNS:]:
+    shown: list[Turn] = []
+    for question in questions[-_RECAP_TURNS:]:
+        shown += conversation.list_steps(question.id)
+    for turn in shown:
         if plain:
             name = names[turn.model] or "Answer"
             yield from _format_turn(turn, chat, "You: ", f"{name}: ")
         else:
             yield from _format_turn(turn, chat, "> ", "")
-    if turns and turns[-1].finish_reason is None:
+    if turns and turns[-1].is_unfinished:
         yield "The last answer was interrupted. Press Enter or type /retry to generate it again."
 
 
@@ -899,6 +905,8 @@ def _format_turn(
 ) -> Iterator[str]:
     question = [f"[{each.word}: {sanitize(each.name)}]" for each in turn.pictures]
     question += sanitize(format_question(turn)).splitlines()
+    for result in turn.results:
+        yield f"{shorten_name(result.tool)}: {first_line(result.text)}"
     if question:
         yield f"{question_prefix}{question[0]}"
         yield from question[1:_RECAP_LINES]

@@ -169,7 +169,7 @@ class ChatSessions:
 
     def count_turns(self, pair: ResolvedPair) -> int:
         session = self._find(pair)
-        return len(session.conversation.turns) if session else 0
+        return len(session.conversation.questions) if session else 0
 
     def resume_chat(self, chat_id: int) -> ChatSession:
         """Opens a saved chat, or returns its session if it is open.

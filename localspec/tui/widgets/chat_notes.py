@@ -91,7 +91,7 @@ class ToyNote(Static):
         self.display = False
 
     def draw(self, session: ChatSession, phase: ChatPhase) -> None:
-        has_few_turns = len(session.conversation.turns) <= 1
+        has_few_turns = len(session.conversation.questions) <= 1
         self.display = phase == "ready" and has_few_turns and session.is_toy
         keymap = self._options.keymap
         leave = key_label("chat.stop", keymap)
