@@ -126,7 +126,7 @@ def make_result(text: str) -> dict[str, Any]:
 def call(request: dict[str, Any]) -> None:
     print(f"called {request['params']['name']}", file=sys.stderr, flush=True)
     match BEHAVIOUR:
-        case "never-answers":
+        case "never-answers" | "weather-waits":
             return
         case "closes-in-mid-call" | "weather-dies":
             print("out of luck", file=sys.stderr, flush=True)

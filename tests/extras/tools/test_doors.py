@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 QUESTION = "How is the weather?"
 GREEDY = ("--temperature", "0", "--spec", "lookup")
+CTRL_C = "\x03"
 
 
 def add_server(name: str, behaviour: str) -> None:
@@ -137,3 +138,24 @@ def test_a_chat_connects_its_servers_and_asks(
         listed = chat.line("/tools")
         assert "mine.weather" in listed
         assert "bad" in listed
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_ctrl_c_stops_a_tool_that_runs(zoo: Zoo, environ: Mapping[str, str]) -> None:
+    from tests.support.dialogue import Dialogue  # noqa: PLC0415  none on Windows
+
+    add_server("waits", "weather-waits")
+    named = ("--tools", "waits", "--allow", "waits", *GREEDY)
+    with Dialogue("run", zoo["agent"], "-p", QUESTION, *named, env=environ) as once:
+        once.until("running waits.weather, Ctrl+C stops it")
+        once.type(CTRL_C)
+        once.until("stopped")
+        assert once.end() == 130
+    with Dialogue("run", zoo["agent"], *named, env=environ) as chat:
+        chat.until("\n> ")
+        chat.type(f"{QUESTION}\r")
+        chat.until("running waits.weather, Ctrl+C stops it")
+        chat.type(CTRL_C)
+        chat.until("stopped")
+        chat.until("\n> ")
+        assert "waits.weather" in chat.line("/tools")
