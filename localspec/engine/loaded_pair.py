@@ -16,7 +16,12 @@ from msgspec.structs import replace
 from localspec import draft_kinds, extras
 from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import PromptBuilder
-from localspec.engine.prompt_pictures import PictureTimer, PromptPictures, TowerSizes
+from localspec.engine.prompt_pictures import (
+    PictureTimer,
+    PromptPictures,
+    TowerSizes,
+    estimate_audio_row,
+)
 from localspec.errors import LocalspecError
 from localspec.llama import hidden_states, library
 from localspec.llama.context import LlamaContext
@@ -372,7 +377,15 @@ class LoadedPair:
             speed = measured.pictures
         name = f"{path.name}, {header.weight_bytes}, {device}"
         timer = PictureTimer(name, estimate, measured=speed)
-        self.pictures = PromptPictures(self.projector, timer)
+        audio_estimate: float | None = None
+        if not on_gpu:
+            audio_estimate = estimate_audio_row(
+                header,
+                rows=self.projector.audio_rows,
+                n_threads=self.target.n_threads_batch,
+            )
+        audio_timer = PictureTimer(name, audio_estimate)
+        self.pictures = PromptPictures(self.projector, timer, audio_timer)
 
     def _image_settings(self) -> dict[str, Any] | None:
         """The `images` part of `EngineReady.settings`."""

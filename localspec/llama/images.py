@@ -264,9 +264,13 @@ class Projector:
             for layout in self._check_marks(self._lay_out(_LARGE_SIDE, _LARGE_SIDE)):
                 self._check_pass(layout)
                 self.max_rows += layout.n_rows
+        self.audio_rows = 0
+        """The rows of 30 seconds of audio."""
         if self.hears:
-            for layout in self._check_marks(self._lay_out_audio(self.sample_rate)):
+            n_samples = _PIECE_SECONDS * self.sample_rate
+            for layout in self._check_marks(self._lay_out_audio(n_samples)):
                 self._check_pass(layout)
+                self.audio_rows += layout.n_rows
 
     def _check_marks(self, items: Sequence[int | _Layout]) -> Iterator[_Layout]:
         """The layouts. Raises ModelFileError for a token that the model does not have."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.engine.prompt_pictures import estimate_audio_row
 from localspec.engine.session import Session
 from localspec.errors import AudioError, PictureError, PromptTooLongError
 from localspec.models import projector_shape
@@ -27,6 +28,7 @@ from tests.engine.test_picture_requests import (
     readings,
     seeing,
 )
+from tests.support import ghost_projectors
 from tests.support.audio_bytes import chunk, flac, loud, riff, silent_mp3, wav_format
 from tests.support.audio_models import HEARING_KINDS, AudioModels, tune, wav
 from tests.support.sessions import GREEDY
@@ -63,6 +65,7 @@ def test_a_prompt_is_counted_as_it_is_then_read(
     assert reading.rows > 2
     assert reading.seconds == 0.6
     assert reading.thumbnail is None
+    assert reading.seconds_expected is not None
 
 
 @pytest.mark.parametrize("kind", ["voxtral", "gemma4a", "gemma4ua"])
@@ -220,7 +223,17 @@ def test_a_file_that_is_gone_is_named(gemma: Session, album: Album) -> None:
         answer(gemma, ask("hi", gone))
 
 
-# --- memory
+# --- memory and time
+
+
+def test_the_time_of_audio_is_estimated_by_its_tower(tmp_path: Path) -> None:
+    tower = ghost_projectors.qwen2_audio()
+    header = ghost_projectors.read_header(tower, tmp_path)
+
+    a_row = estimate_audio_row(header, rows=750, n_threads=8)
+
+    assert a_row == pytest.approx(0.0068, rel=0.02)
+    assert estimate_audio_row(header, rows=0, n_threads=8) is None
 
 
 @pytest.mark.parametrize("kind", HEARING_KINDS)
