@@ -229,6 +229,36 @@ def test_a_screenshot_in_a_result_is_seen() -> None:
     assert chat[2].tool_call_id == "t1"
 
 
+def test_a_picture_that_claude_code_has_read_is_seen() -> None:
+    """As Claude Code 2.1.197 sends what its tool Read has opened: the result alone."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    call = {
+        "type": "tool_use",
+        "id": "toolu_1",
+        "name": "Read",
+        "input": {"file_path": "/tmp/shot.png"},
+    }
+    result = {"tool_use_id": "toolu_1", "type": "tool_result", "content": [block()]}
+    body = {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<system-reminder>…</system-reminder>"},
+                    {"type": "text", "text": "What is in shot.png?"},
+                ],
+            },
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result | mark]},
+        ]
+    }
+    chat = messages.parse_chat(body, sees=True).messages
+
+    assert [message.role for message in chat] == ["user", "assistant", "tool"]
+    assert chat[2].content == PICTURE_MARK
+    assert bodies(chat[2]) == [PHOTO]
+
+
 def test_a_screenshot_in_an_output_is_seen() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "shot", "arguments": "{}"}
     output = {
