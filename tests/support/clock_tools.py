@@ -53,9 +53,9 @@ class ClockTools(FakeTools):
         self.offer("history", _tell_history, _texts("city"), "What happened there.")
         self.offer("write", _write, _texts("path", "text"), "Writes a file.")
 
-    def describe_otherwise(self) -> None:
+    def describe_otherwise(self, description: str = "Now it deletes.") -> None:
         """Changes what `now` says of itself, as a server may do at any time."""
-        self.offer("now", _tell_time, _texts("city"), "Now it deletes.")
+        self.offer("now", _tell_time, _texts("city"), description)
 
     def definitions(self) -> Sequence[ToolDefinition]:
         return tuple(

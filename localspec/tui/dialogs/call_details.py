@@ -20,8 +20,14 @@ from localspec.report.tool_calls import (
 )
 from localspec.sanitize import sanitize
 from localspec.tui.notices import copy_text
-from localspec.tui.text.blocks import BlankLine, Paragraph, TextBlock
+from localspec.tui.text.blocks import (
+    BlankLine,
+    Paragraph,
+    TextBlock,
+    ThumbnailBlock,
+)
 from localspec.tui.text.call_text import make_argument_blocks
+from localspec.tui.text.turn_text import format_picture
 from localspec.tui.widgets.text_view import TextView
 from localspec.units import count
 
@@ -29,13 +35,14 @@ from localspec.units import count
 class CallDetailsView(TextView):
     following = False
 
-    def show(self, state: CallState) -> None:
-        self._blocks.blocks = [*_make_blocks(state)]
+    def show(self, state: CallState, *, draws_pictures: bool) -> None:
+        """`draws_pictures`: the terminal has half blocks."""
+        self._blocks.blocks = [*_make_blocks(state, draws_pictures=draws_pictures)]
         self.update_blocks()
         self.scroll_home(animate=False)
 
 
-def _make_blocks(state: CallState) -> list[TextBlock]:
+def _make_blocks(state: CallState, *, draws_pictures: bool) -> list[TextBlock]:
     blocks: list[TextBlock] = []
     if state.request.tool is not None:
         provider = describe_provider(state.request.tool)
@@ -49,9 +56,9 @@ def _make_blocks(state: CallState) -> list[TextBlock]:
         blocks.append(Paragraph(look_of_call(state).words, "muted"))
         return blocks
     for picture in result.pictures:
-        size = f"{picture.width}×{picture.height}"
-        name = sanitize(picture.name, multiline=False)
-        blocks.append(Paragraph(f"+ {name}, {size}", "muted"))
+        blocks.append(Paragraph(format_picture(picture), "muted"))
+        if picture.thumbnail is not None and draws_pictures:
+            blocks.append(ThumbnailBlock(picture.thumbnail))
     if result.text:
         blocks.append(Paragraph(sanitize(result.text)))
     elif not result.pictures:
@@ -75,8 +82,11 @@ class CallDetailsScreen(ModalScreen[None]):
         Binding("c", "copy", "Copy the result"),
     ]
 
-    def __init__(self, states: Sequence[CallState], index: int) -> None:
+    def __init__(
+        self, states: Sequence[CallState], index: int, *, draws_pictures: bool
+    ) -> None:
         super().__init__()
+        self._draws_pictures = draws_pictures
         self._states = states
         self._index = index
 
@@ -111,7 +121,7 @@ class CallDetailsScreen(ModalScreen[None]):
         self.query_one("#call-outcome", Static).update(
             Content.styled(outcome, "$muted")
         )
-        self._view.show(state)
+        self._view.show(state, draws_pictures=self._draws_pictures)
         keys = ["↑↓ scroll", "c copy the result", "esc back"]
         if len(self._states) > 1:
             which = f"{self._index + 1} of {len(self._states)}"

@@ -622,9 +622,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     @on(Transcript.CallClicked)
     def _open_clicked_call(self, message: Transcript.CallClicked) -> None:
-        states = self.transcript.call_states
-        ids = [id(state) for state in states]
-        self.app.push_screen(CallDetailsScreen(states, ids.index(id(message.state))))
+        ids = [state.request.call_id for state in self.transcript.call_states]
+        clicked = message.state.request.call_id
+        if clicked in ids:
+            self.show_call(ids.index(clicked) + 1)
 
     def action_calls(self) -> None:
         """Shows the last call of the chat; the arrows go to the others."""
@@ -636,7 +637,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
         if not states:
             self.notify("No tool was called in this chat.", markup=False)
         elif 1 <= number <= len(states):
-            self.app.push_screen(CallDetailsScreen(states, number - 1))
+            draws_pictures = not self.options.ascii_only
+            self.app.push_screen(
+                CallDetailsScreen(states, number - 1, draws_pictures=draws_pictures)
+            )
         else:
             n_calls = count(len(states), "call")
             self.notify(f"This chat has {n_calls} of tools.", markup=False)
