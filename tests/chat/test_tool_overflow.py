@@ -46,13 +46,21 @@ def fill(conversation: Conversation, n_characters: int) -> None:
     conversation.ask("?" * n_characters)
 
 
+def make_engine() -> CountingEngine:
+    return CountingEngine(lambda: script(["A summary."]))
+
+
 def generate(
-    conversation: Conversation, overflow: OverflowPolicy = "drop", tools: str = ""
+    conversation: Conversation,
+    overflow: OverflowPolicy = "drop",
+    tools: str = "",
+    engine: CountingEngine | None = None,
 ) -> list[Notice]:
     options = RequestOptions(
         ChatSettings(overflow=overflow), LoadedModel(N_CTX, "own"), tools=tools
     )
-    engine = CountingEngine(lambda: script(["A summary."]))
+    if engine is None:
+        engine = make_engine()
     generator = AnswerGenerator(engine, conversation, options)
     events = [delta.event for delta in generator.stream()]
     return [event for event in events if isinstance(event, Notice)]
@@ -74,6 +82,24 @@ def test_no_result_is_separated_from_its_call(overflow: OverflowPolicy) -> None:
         assert roles[0] == "user"
         n_dropped.add(n_turns)
     assert len(n_dropped) > 2, "different numbers of turns were dropped"
+
+
+def test_what_is_summarised_begins_with_a_question() -> None:
+    n_messages: set[int] = set()
+    for n_earlier in range(4, 30):
+        conversation = Conversation(1)
+        for i in range(n_earlier):
+            add_question(conversation, f"q{i}", STEPS[i % len(STEPS)])
+        conversation.ask("And now?")
+        engine = make_engine()
+
+        generate(conversation, "summarise", engine=engine)
+
+        summary_request = engine.asked[0]
+        roles = [message.role for message in summary_request.messages]
+        assert roles[0] == "user"
+        n_messages.add(len(roles))
+    assert len(n_messages) > 2, "the oldest turns were left out, too"
 
 
 def test_the_steps_of_the_question_itself_stay() -> None:
