@@ -22,11 +22,16 @@ import pytest
 
 pytest.importorskip("mcp")
 
+from localspec.chat.session import ChatSession
 from localspec.extras.tools import opening
 from localspec.extras.tools.connection import ServerConnection
 from localspec.models import pictures
 from localspec.tools.server_settings import ServerSettings
 from localspec.tools.tool_types import ToolDefinition, ToolResult
+from localspec.tools.toolbox import Toolbox
+from tests.support.fake_tools import Person, write_call
+from tests.support.scenes import PAIR
+from tests.support.scripted_engine import ScriptedEngine, answer, pieces, ready
 
 FOLDER = Path(os.environ.get("LOCALSPEC_TEST_SERVERS", "/none"))
 PYTHON_SERVERS = ("time", "git", "fetch")
@@ -297,3 +302,39 @@ def test_all_servers_together_offer_fifty_tools(tmp_path: Path) -> None:
 
     assert len(definitions) >= 50
     assert len({tool.full_name for tool in definitions}) == len(definitions)
+
+
+@pytest.mark.timeout(300)
+def test_a_chat_calls_tools_of_five_servers(connect: Connect, tmp_path: Path) -> None:
+    """Fifty tools are offered, and the results of five calls are in the last prompt."""
+    servers = []
+    for settings in list_all(tmp_path):
+        servers.append(connect(settings.name, *settings.args))
+    toolbox = Toolbox(servers)
+    names = {tool.full_name: toolbox.model_name(tool) for tool in toolbox.definitions()}
+    texts = [
+        write_call(names["everything.echo"], message="hello"),
+        write_call(names["filesystem.list_directory"], path=str(tmp_path)),
+        write_call(names["memory.read_graph"]),
+        write_call(names["time.get_current_time"], timezone="UTC"),
+        write_call(names["git.git_status"], repo_path=str(tmp_path)),
+        "Done.",
+    ]
+    played = [lambda text=text: answer(pieces(text)) for text in texts]
+    engine = ScriptedEngine(*played, ready=ready())
+    session = ChatSession(PAIR, 1)
+    session.toolbox = toolbox
+    session.attach_engine(engine)
+
+    session.ask("Hi?")
+    for _ in session.stream_answer(engine, tools=Person()):
+        pass
+
+    assert len(json.loads(engine.asked[0].tools)) >= 50
+    results = [each for each in engine.asked[-1].messages if each.role == "tool"]
+    assert len(results) == 5
+    assert "hello" in results[0].content
+    assert ".git" in results[1].content
+    assert "UTC" in results[3].content
+    for turn in session.conversation.turns:
+        assert not any(result.is_error for result in turn.results)
