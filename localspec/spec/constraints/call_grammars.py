@@ -299,7 +299,8 @@ class _TagWriter:
         return self._rules.add(f"arguments{self._i}", f"{argument}*")
 
     def _write_argument(self, n: int, key: str, part: Any) -> str:
-        if not _KEY.fullmatch(key):
+        _, control = self._rules.controls.split_first(key)
+        if control or not _KEY.fullmatch(key):
             raise UnwritableSchemaError(f"no tag can hold the name {key[:40]!r}")
         types = self._types.find(key)
         after = self._form.after_value.replace(KEY, key)
@@ -338,7 +339,7 @@ class _TagWriter:
             usable.append("null")
         if not usable:
             raise UnwritableSchemaError("no text between tags satisfies the schema")
-        texts = " | ".join(self._rules.literal(text) for text in usable)
+        texts = " | ".join(self._rules.letters(text) for text in usable)
         return f"({texts}) {self._rules.literal(after)}"
 
     def _free_text(self, n: int, part: Any, after: str) -> str:

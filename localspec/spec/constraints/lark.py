@@ -64,14 +64,21 @@ class LarkRules:
     def __contains__(self, name: object) -> bool:
         return name in self._bodies
 
+    def letters(self, text: str) -> str:
+        """A text of a schema as a term: the name of a control token is only letters.
+
+        A schema comes from a server, and may not end a model's turn or begin another.
+        """
+        return json.dumps(text, ensure_ascii=False)
+
     def literal(self, text: str) -> str:
-        """A text, with the control tokens in it, as terms."""
+        """A text of the template, with the control tokens in it, as terms."""
         terms: list[str] = []
         for part in self.controls.split(text):
             if isinstance(part, int):
                 terms.append(f"<[{part}]>")
             else:
-                terms.append(json.dumps(part, ensure_ascii=False))
+                terms.append(self.letters(part))
         return " ".join(terms) or '""'
 
     def join(self) -> str:

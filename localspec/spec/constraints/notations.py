@@ -312,7 +312,8 @@ class GemmaWriter(NotationWriter):
         if isinstance(value, str):
             if self._QUOTE in value:
                 raise UnwritableSchemaError("a text has a quotation mark")
-            return self._rules.literal(f"{self._QUOTE}{value}{self._QUOTE}")
+            quote = self._rules.literal(self._QUOTE)
+            return f"{quote} {self._rules.letters(value)} {quote}"
         if isinstance(value, dict | list):
             raise UnwritableSchemaError("a constant is an object or a list")
         return json.dumps(json.dumps(value))
