@@ -246,7 +246,9 @@ class PromptPictures:
         if compute_sha256(data) != ref.sha256:
             message = f"{name or _NO_NAME} has changed since it was sent."
             raise _FILE_ERRORS[ref.kind](message, "Send it again.")
-        if find_audio_kind(data) is not None:
+        is_audio = find_audio_kind(data) is not None
+        # To a model that does not hear, a sound is no picture.
+        if is_audio and (ref.kind == "audio" or self._projector.hears):
             return check_audio(data, name), data
         return check_picture(data, name), data
 
