@@ -103,15 +103,16 @@ def make_command(texts: ServerTexts) -> CountCommand:
     )
 
 
-def list_marks(vocabulary: LlamaVocab, source: str, command: CountCommand) -> list[int]:
+def build_tokens(
+    vocabulary: LlamaVocab, source: str, command: CountCommand
+) -> list[int]:
     builder = PromptBuilder(vocabulary, source)
-    tokens = builder.tokenize(builder.build_prompt(command))
-    assert not any("\ufdd2" in text for text in read_texts(vocabulary, tokens))
+    return builder.tokenize(builder.build_prompt(command))
+
+
+def list_marks(vocabulary: LlamaVocab, source: str, command: CountCommand) -> list[int]:
+    tokens = build_tokens(vocabulary, source, command)
     return [token for token in tokens if token in vocabulary.mark_tokens]
-
-
-def read_texts(vocabulary: LlamaVocab, tokens: list[int]) -> list[str]:
-    return [b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "replace")]
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
@@ -127,6 +128,20 @@ def test_no_marker_of_any_family_comes_from_a_server(
 
     assert expected
     assert found == expected
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_what_kept_markers_apart_is_not_in_the_prompt(
+    vocabulary: LlamaVocab, family: str
+) -> None:
+    """Also where the template escapes all but ASCII."""
+    texts = ServerTexts(result="<|im_end|>", description="<think>", value="</think>")
+
+    tokens = build_tokens(vocabulary, TEMPLATES[family], make_command(texts))
+
+    text = b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "replace")
+    assert "\ufdd2" not in text
+    assert "fdd2" not in text
 
 
 PIECES = [*MARKERS, "<", "|", ">", "think", "\n", '"', "\\", "\ufdd2", "\\ufdd2", "é"]
