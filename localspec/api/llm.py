@@ -196,10 +196,21 @@ class LLM:
 
     @expand_signature(AnswerOptions)
     def stream(
-        self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
+        self,
+        prompt: str | ChatMessages,
+        *,
+        tools: Iterable[Tool] = (),
+        on_call: OnCall | None = None,
+        max_calls: int = DEFAULT_MAX_CALLS,
+        **options: Unpack[AnswerOptions],
     ) -> Stream:
-        """Stream the answer of `generate` (for a text) or `chat` (for messages)."""
-        return self._start_stream(self._build_request(prompt, options))
+        """Stream the answer of `generate` (for a text) or `chat` (for messages).
+
+        With `tools` a text is one message of a chat.
+        """
+        request = self._build_request(prompt, options, is_chat=bool(tools))
+        use = self._use_tools(request, tools, on_call, max_calls)
+        return self._start_stream(request, use)
 
     @expand_signature(AnswerOptions)
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
@@ -227,10 +238,24 @@ class LLM:
 
     @expand_signature(AnswerOptions)
     async def astream(
-        self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
+        self,
+        prompt: str | ChatMessages,
+        *,
+        tools: Iterable[Tool] = (),
+        on_call: OnCall | None = None,
+        max_calls: int = DEFAULT_MAX_CALLS,
+        **options: Unpack[AnswerOptions],
     ) -> AsyncGenerator[Piece, None]:
         """Like `stream`, for asyncio: `async for piece in llm.astream(…)`."""
-        run = AnswerRun(self._engine_host, self._build_request(prompt, options))
+        import asyncio  # noqa: PLC0415  slow to import
+
+        request = self._build_request(prompt, options, is_chat=bool(tools))
+        use = None
+        if tools:
+            use = await asyncio.to_thread(
+                self._use_tools, request, tools, on_call, max_calls
+            )
+        run = AnswerRun(self._engine_host, request, use)
         async with aclosing(stream_pieces(run)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -307,9 +332,14 @@ class LLM:
         return self._request(options, messages=arguments.to_messages(messages))
 
     def _build_request(
-        self, prompt: str | ChatMessages, options: AnswerOptions
+        self,
+        prompt: str | ChatMessages,
+        options: AnswerOptions,
+        *,
+        is_chat: bool = False,
     ) -> AnswerRequest:
-        if isinstance(prompt, str):
+        """`is_chat`: a text is a message, too."""
+        if isinstance(prompt, str) and not is_chat:
             return self._prompt_request(prompt, options)
         return self._chat_request(prompt, options)
 

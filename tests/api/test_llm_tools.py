@@ -181,6 +181,17 @@ def test_a_coroutine_answers_with_tools(agent: LLM) -> None:
     assert asyncio.run(asyncio.wait_for(ask(), 120)) == SAID
 
 
+def test_both_streams_take_tools(agent: LLM) -> None:
+    async def read() -> str:
+        stream = agent.astream(QUESTION, tools=[make_weather()], temperature=0)
+        return "".join([str(piece) async for piece in stream])
+
+    pieces = agent.stream(QUESTION, tools=[make_weather()], temperature=0)
+    said = "".join(map(str, pieces))
+    assert said == f"I look.{RESULT_TEXT}"
+    assert asyncio.run(asyncio.wait_for(read(), 120)) == said
+
+
 def test_a_folder_is_read_by_a_model_that_asks_for_it(
     load: Load, tmp_path: Path
 ) -> None:
