@@ -31,6 +31,7 @@ SUBCOMMANDS = (
         "loop",
         "pair",
         "peers",
+        "pictures",
     ),
     *("published", "serve", "tui", "verifiers", "widths"),
 )
