@@ -1,4 +1,4 @@
-"""Documents that other programs wrote, against the text that a person has checked.
+"""Documents that other programs wrote, against the text that is kept beside them.
 
 `inputs/` has one text of headings, lists, code, a table, a note and a formula as pandoc
 3.9 and LibreOffice 7.4 write it, and shorter ones of odfpy and ebooklib. Beside each is
