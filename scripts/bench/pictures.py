@@ -138,7 +138,9 @@ def make_pictures(side: int) -> Iterator[bytes]:
     while True:
         pixels = random.integers(0, 256, (side, side, 3), np.uint8)
         # Each line of pixels begins with its filter, 0: none.
-        lines = np.concatenate([np.zeros((side, 1), np.uint8), pixels.reshape(side, -1)], 1)
+        lines = np.concatenate(
+            [np.zeros((side, 1), np.uint8), pixels.reshape(side, -1)], 1
+        )
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         yield b"\x89PNG\r\n\x1a\n" + b"".join(
             [
