@@ -16,21 +16,23 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
 import mcp_types
 from mcp import Client, MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types.methods import SERVER_RESULTS
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
 from localspec import __version__
 from localspec.errors import LocalspecError, ToolServerError
 from localspec.extras.tools import transports
-from localspec.extras.tools.transports import StderrTail, Streams
+from localspec.extras.tools.transports import FilteredStream, StderrTail, Streams
 from localspec.sanitize import sanitize
 from localspec.tools.server_settings import ServerSettings
 from localspec.tools.tool_types import (
@@ -50,12 +52,15 @@ _CLOSE_SECONDS = 5.0
 _RELIST_SECONDS = 1.0
 """At least this long between two lists of a server that says they change."""
 _MAX_TOOLS = 500
+_MAX_LIST = 2 * _MAX_TOOLS
+"""More tools of one page are not looked at."""
 _MAX_PAGES = 50
 _MAX_DESCRIPTION = 4_000
 _MAX_SCHEMA = 100_000
 _MAX_PICTURE_BYTES = 20_000_000
 _MAX_REASON = 300
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+_TOOL_LIST = mcp_types.ListToolsResult
 _RESULT: TypeAdapter[Any] = TypeAdapter(
     mcp_types.CallToolResult | mcp_types.InputRequiredResult
 )
@@ -77,6 +82,8 @@ class ServerConnection:
         self.left_out: tuple[str, ...] = ()
         """Why tools of the server are not offered, one line each."""
         self._definitions: tuple[ToolDefinition, ...] = ()
+        self._wrong_tools: list[str] = []
+        """Those of the last list, as lines of `left_out`."""
         self._problem = ""
         self._stderr = StderrTail()
         self._loop = asyncio.new_event_loop()
@@ -248,11 +255,39 @@ class ServerConnection:
                 self.settings, self._stderr, self._on_stream_end
             )
         return Client(
-            streams,
+            self._filter_streams(streams),
             client_info=mcp_types.Implementation(name="localspec", version=__version__),
             message_handler=self._receive_message,
             cache=None,
         )
+
+    @asynccontextmanager
+    async def _filter_streams(
+        self, streams: AbstractAsyncContextManager[Streams]
+    ) -> AsyncIterator[Streams]:
+        async with streams as (received, to_send):
+            yield FilteredStream(received, self._drop_wrong_tools), to_send
+
+    def _drop_wrong_tools(self, received: SessionMessage | Exception) -> None:
+        """Take the wrong tools out of a list, which `mcp` would refuse as a whole."""
+        if self._client is None or not isinstance(received, SessionMessage):
+            return
+        if not isinstance(received.message, mcp_types.JSONRPCResponse):
+            return
+        result = received.message.result
+        tools = result.get("tools")
+        if not isinstance(tools, list):
+            return
+        del tools[_MAX_LIST:]
+        faults = _find_wrong_tools(result, self._client.protocol_version)
+        result["tools"] = [
+            tool for number, tool in enumerate(tools) if number not in faults
+        ]
+        lines = [
+            f"{_name_tool(tools[number], number)} is not as the protocol has it: {fault}"
+            for number, fault in faults.items()
+        ]
+        self._wrong_tools = lines[:_MAX_TOOLS]
 
     async def _receive_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
@@ -271,7 +306,9 @@ class ServerConnection:
         left_out: list[str] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
+            self._wrong_tools = []
             page = await client.list_tools(cursor=cursor)
+            left_out += self._wrong_tools
             for tool in page.tools:
                 problem = self._find_problem(tool, found)
                 if problem:
@@ -370,10 +407,44 @@ def _explain(error: BaseException) -> str:
 
 
 def _find_place(error: ValidationError) -> str:
-    """The first fault, such as `tools.3.inputSchema.type: Input should be 'object'`."""
+    """The first fault, such as `capabilities.tools: Input should be an object`."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}"
+    return _describe_fault(first["loc"], first["msg"])
+
+
+def _describe_fault(place: Sequence[int | str], message: str) -> str:
+    """A line such as `inputSchema.type: Input should be 'object'`."""
+    path = ".".join(map(str, place))
+    line = f"{path}: {message}" if path else message
+    return sanitize(line, multiline=False)[:_MAX_REASON]
+
+
+def _find_wrong_tools(result: Mapping[str, Any], version: str) -> dict[int, str]:
+    """By its number in the list: the first fault of each tool that `mcp` refuses.
+
+    `mcp` holds a list to the version of the protocol, and to its own types.
+    """
+    faults: dict[int, str] = {}
+    for model in (SERVER_RESULTS.get(("tools/list", version)), _TOOL_LIST):
+        if model is None:
+            continue
+        try:
+            TypeAdapter(model).validate_python(result, by_name=False)
+        except ValidationError as error:
+            for found in error.errors(include_url=False, include_input=False):
+                match found["loc"]:
+                    case ("tools", int(number), *place):
+                        fault = _describe_fault(place, found["msg"])
+                        faults.setdefault(number, fault)
+    return dict(sorted(faults.items()))
+
+
+def _name_tool(tool: Any, number: int) -> str:
+    """Its name, or its place in the list, which begins at 1."""
+    name = tool.get("name") if isinstance(tool, dict) else None
+    if isinstance(name, str) and name:
+        return sanitize(name, multiline=False)[:60]
+    return f"tool {number + 1}"
 
 
 def convert_result(result: Any) -> ToolResult:

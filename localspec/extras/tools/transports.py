@@ -41,6 +41,45 @@ _EXIT_SECONDS = 1.0
 _MORE_VARIABLES = ("LANG", "LC_ALL", "TMPDIR")
 
 
+class FilteredStream:
+    """A stream of received messages, each of which `change` may change before `mcp`.
+
+    It has what `mcp` uses of a stream.
+    """
+
+    def __init__(self, stream: Any, change: Callable[[Any], None]) -> None:
+        self._stream = stream
+        self._change = change
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Any:
+        message = await self._stream.receive()
+        self._change(message)
+        return message
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> FilteredStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await anext(self._stream)
+        self._change(message)
+        return message
+
+    async def __aenter__(self) -> FilteredStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *reason: Any) -> bool | None:
+        is_handled: bool | None = await self._stream.__aexit__(*reason)
+        return is_handled
+
+
 class StderrTail:
     """The last lines that a server wrote to stderr, for a person."""
 

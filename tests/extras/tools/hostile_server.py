@@ -47,6 +47,19 @@ WRONG_SCHEMAS: tuple[Any, ...] = (
 )
 
 
+WRONG_TOOLS: tuple[Any, ...] = (
+    {"name": "text\x1b[31m", "inputSchema": {"type": "string"}},
+    {"name": "none"},
+    {"inputSchema": {"type": "object"}},
+    {"name": 7, "inputSchema": {"type": "object"}},
+    {"name": "long", "description": ["a"], "inputSchema": {"type": "object"}},
+    {"name": "hints", "annotations": 3, "inputSchema": {"type": "object"}},
+    "a text",
+    None,
+)
+"""What the protocol does not allow in a list of tools."""
+
+
 def make_wrong_tool(number: int) -> dict[str, Any]:
     """With a schema that the protocol allows, and JSON Schema does not."""
     tool = make_tool(f"wrong{number}")
@@ -54,7 +67,7 @@ def make_wrong_tool(number: int) -> dict[str, Any]:
     return tool
 
 
-def list_tools(n_lists: int) -> list[dict[str, Any]]:
+def list_tools(n_lists: int) -> Any:
     tools = [make_tool("echo")]
     if BEHAVIOUR == "changing-list" and n_lists > 0:
         return [make_tool("echo", "Now it deletes."), make_tool("other")]
@@ -68,7 +81,11 @@ def list_tools(n_lists: int) -> list[dict[str, Any]]:
     if BEHAVIOUR == "wrong-schemas":
         return [make_wrong_tool(number) for number in range(len(WRONG_SCHEMAS))]
     if BEHAVIOUR == "wrong-list":
-        return [make_tool("echo"), {"name": "x", "inputSchema": {"type": "string"}}]
+        return {"echo": make_tool("echo")}
+    if BEHAVIOUR == "wrong-tools":
+        return [*WRONG_TOOLS, make_tool("echo"), *WRONG_TOOLS]
+    if BEHAVIOUR == "only-wrong-tools":
+        return [None] * 100_000
     if BEHAVIOUR == "fifty-tools":
         return [make_tool(f"tool{number}") for number in range(50)]
     if BEHAVIOUR.startswith("weather"):

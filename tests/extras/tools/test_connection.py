@@ -233,7 +233,27 @@ def test_a_list_that_is_not_as_the_protocol_has_it_is_the_reason(
     with pytest.raises(ToolServerError) as caught:
         connect("wrong-list")
 
-    assert "not as the protocol has it: tools.1.inputSchema.type" in str(caught.value)
+    assert "not as the protocol has it: tools: Input should be" in str(caught.value)
+
+
+def test_a_wrong_tool_is_left_out_by_name_and_the_others_stay(connect: Connect) -> None:
+    connection = connect("wrong-tools")
+
+    assert [tool.name for tool in connection.definitions()] == ["echo"]
+    assert call(connection) == ToolResult("you said hello")
+    assert len(connection.left_out) == 16
+    assert connection.left_out[:3] == (
+        "text is not as the protocol has it: inputSchema.type: Input should be 'object'",
+        "none is not as the protocol has it: inputSchema: Field required",
+        "tool 3 is not as the protocol has it: name: Field required",
+    )
+
+
+def test_a_list_of_nothing_but_wrong_tools_is_empty(connect: Connect) -> None:
+    connection = connect("only-wrong-tools")
+
+    assert connection.definitions() == ()
+    assert len(connection.left_out) == 500
 
 
 def test_a_server_that_never_starts_ends_with_its_timeout(connect: Connect) -> None:
