@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 _WHOLE: tuple[FinishReason, ...] = ("eog", "stop")
 """How an answer ends whose last call is complete."""
+_MAY_CALL: tuple[FinishReason, ...] = (*_WHOLE, "length")
+"""How an answer ends whose complete calls run.
+
+A weak model writes on behind its calls, up to the limit of tokens. A full context has
+no place for results, and a person who stops an answer wants nothing run.
+"""
 PLAIN_SPEED = "plain_tokens_per_second"
 """A key of the timings of an answer that has ended, which a chat adds."""
 
@@ -133,10 +139,15 @@ class GeneratedAnswer:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls of an answer that has ended; none if it was cut before its end."""
-        if self.finished is None or self.finished.reason not in _WHOLE:
+        """The calls of an answer that has ended, without one that was cut.
+
+        None of an answer that was stopped, or has filled the context.
+        """
+        if self._calls is None or self.finished is None:
             return ()
-        return self.partial_calls
+        if self.finished.reason not in _MAY_CALL:
+            return ()
+        return self._calls.make_complete_calls(self._turn.id)
 
     def add(self, event: Event) -> AnswerDelta:
         if isinstance(event, EngineReady):

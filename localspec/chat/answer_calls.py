@@ -60,7 +60,7 @@ class AnswerCallReader:
         return before + self._add(self._parser.feed(part.text))
 
     def finish(self, *, is_cut: bool) -> list[AnswerPart]:
-        """The rest of the text; a call that is not complete is none if it `is_cut`."""
+        """The rest of the text; `is_cut`: the answer may end within a call."""
         parts = self._add(self._parser.finish(is_cut=is_cut))
         held, calls = self._thinking.finish(is_cut=is_cut)
         parts += _make_parts(True, held)
@@ -89,8 +89,22 @@ class AnswerCallReader:
         Their ids are unique in the chat, and the same whenever the answer is read. They
         have nine letters and digits, as Mistral's templates demand.
         """
+        return self._make_calls(turn_id, self.n_calls)
+
+    def make_complete_calls(self, turn_id: int) -> tuple[ToolCall, ...]:
+        """Those that have their end, after `finish`.
+
+        For `<tool_call>{"name": "now", "arguments": {}}</tool_call> It is <tool_call>
+        {"name": "ad`, cut there, that is the first one.
+        """
+        n_complete = self.n_calls
+        if self._parser.is_last_cut:
+            n_complete -= 1
+        return self._make_calls(turn_id, n_complete)
+
+    def _make_calls(self, turn_id: int, n_calls: int) -> tuple[ToolCall, ...]:
         calls: list[ToolCall] = []
-        for i, name in enumerate(self._names[:_MAX_CALLS]):
+        for i, name in enumerate(self._names[: min(n_calls, _MAX_CALLS)]):
             number = (turn_id * _MAX_CALLS + i) % _IDS
             arguments = "".join(self._arguments[i])
             calls.append(ToolCall(f"call{number:05d}", name, arguments))

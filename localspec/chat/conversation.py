@@ -121,7 +121,7 @@ class Turn(Struct, frozen=True):
     """The id of the previous turn; None for the first turn of the chat."""
     model: str = ""  # The name of the answering model; empty if unknown.
     calls: tuple[ToolCall, ...] = ()
-    """The calls with which the answer ends."""
+    """The complete calls of the answer."""
     call_format: str = ""
     """The tool format that `calls` were read by, which tells them from the text."""
     results: tuple[CallResult, ...] = ()

@@ -214,7 +214,7 @@ class CallProgress:
         self._n_next = 1  # So many characters of calls are shown next.
 
     def show(self, answer: GeneratedAnswer) -> None:
-        """Show what is new; a call with which an answer was cut ends as stopped."""
+        """Show what is new; a call that does not run, as it was cut, is stopped."""
         n_characters = answer.n_call_characters
         if n_characters < self._n_next and not answer.has_ended:
             return
@@ -224,8 +224,8 @@ class CallProgress:
             if call not in self._shown[i : i + 1]:
                 self._show(call, "writing")
         self._shown = calls
-        if answer.has_ended and not answer.calls:
-            for call in calls:
+        if answer.has_ended:
+            for call in calls[len(answer.calls) :]:
                 self._show(call, "stopped")
 
     def _show(self, call: ToolCall, phase: CallPhase) -> None:

@@ -283,9 +283,22 @@ class Choice(AsyncJob[None]):
         finished = self.answer.finished
         if finished is None:
             return None
-        if self.text.calls and finished.reason in ("eog", "stop"):
+        if self.text.calls and self._can_call(finished.reason):
             return "tool_calls"
         return _FINISH_REASONS.get(finished.reason)
+
+    def _can_call(self, reason: FinishReason) -> bool:
+        """Whether the client may run the calls: none of them was cut.
+
+        An answer of a weak model may go on behind them, up to `max_tokens`. As in vLLM,
+        these are calls nevertheless.
+        """
+        if reason in ("eog", "stop"):
+            return True
+        if reason != "length" or self._calls is None:
+            return False
+        is_sent_whole = self._is_single_call and self._calls.n_calls > 1
+        return is_sent_whole or not self._calls.is_last_cut
 
 
 def _awaits_text(token: Token) -> bool:

@@ -128,7 +128,9 @@ class ItemCompletion(Completion):
 
     @property
     def _is_cut(self) -> bool:
-        return self._choices[0].finish_reason == "length"
+        """Whether a limit ended the answer, be it behind complete calls."""
+        finished = self._choices[0].answer.finished
+        return finished is not None and finished.reason in ("length", "context")
 
     def _line(self, event: JsonEvent) -> bytes:
         return to_event(event, event["type"])

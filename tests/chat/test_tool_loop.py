@@ -414,6 +414,39 @@ def test_a_call_that_is_cut_while_it_is_written_does_not_run() -> None:
     assert turn.calls == () and turn.finish_reason == "cancelled"
 
 
+def test_a_complete_call_runs_also_if_the_limit_of_tokens_comes_behind_it() -> None:
+    chatter = f"I add. {ADD} Now I wait, and wait, and"
+    talk = Talk(answer(pieces(chatter), reason="length"), ANSWERED)
+
+    talk.ask()
+
+    assert talk.tools.ran == [("add", {"a": 1, "b": 2})]
+    assert talk.path[1] == ("", ANSWERED, ["3"])
+    assert "<tool_call>" not in talk.path[0][1]
+
+
+def test_of_two_calls_of_which_one_is_cut_the_other_runs() -> None:
+    cut = answer(pieces(ADD + ADD[:-20]), reason="length")
+    talk = Talk(cut, ANSWERED)
+
+    talk.ask()
+
+    assert talk.tools.ran == [("add", {"a": 1, "b": 2})]
+    ends = [state.phase for state in talk.person.states if state.phase != "writing"]
+    assert ends == ["stopped", "asking", "running", "done"]
+    assert len(talk.session.conversation.turns[0].calls) == 1
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "context", "error"])
+def test_a_complete_call_of_an_answer_that_was_ended_does_not_run(reason: Any) -> None:
+    talk = Talk(answer(pieces(f"{ADD} Now"), reason=reason))
+
+    talk.ask()
+
+    assert talk.tools.ran == []
+    assert talk.session.conversation.turns[0].calls == ()
+
+
 def test_after_a_stop_the_next_question_is_answered() -> None:
     talk = Talk(ADD, ANSWERED)
 

@@ -108,6 +108,16 @@ def test_results_are_messages_of_the_next_step() -> None:
     assert result.tool_call_id == called.tool_calls[0].id
 
 
+def test_a_complete_call_runs_also_if_the_limit_of_tokens_comes_behind_it() -> None:
+    asker = Asker("It is 3.")
+    loaded = LoadedModel.from_ready(asker.engine.ready)
+    cut = asker.steps.begin_answer(1, loaded)
+    for event in answer(pieces(f"{ADD} So I {ADD[:-20]}"), reason="length"):
+        cut.add(event)
+    assert asker.steps.run_calls(cut, asker.stop)
+    assert asker.results == ["3"]
+
+
 def test_five_steps_have_all_results_in_order() -> None:
     adds = [write_call("fake_add", a=n, b=n) for n in range(5)]
     asker = Asker(*adds, "Done.")

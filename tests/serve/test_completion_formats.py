@@ -194,6 +194,31 @@ UNCLOSED: list[tuple[str, str, FinishReason, bool]] = [
 ]
 
 
+LIMITED: list[tuple[str, bool, str]] = [
+    # An answer that ends at `max_tokens`, whether it may have only one call, and the
+    # reason that the client gets.
+    (CALL, False, "tool_calls"),
+    (f"{CALL} And now", False, "tool_calls"),
+    (CALL[:-20], False, "length"),
+    (CALL + CALL[:-20], False, "length"),
+    (CALL + CALL[:-20], True, "tool_calls"),
+    ("I would call", False, "length"),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("text", "is_single", "reason"), LIMITED)
+async def test_complete_calls_are_calls_also_at_the_limit_of_tokens(
+    text: str, is_single: bool, reason: str
+) -> None:
+    for size in (1, 3, 1000):
+        tools = OfferedTools("tags", "[]", {"f": {}}, is_single=is_single)
+        choice = Choice(lambda _: GenerateCommand(), None, tools)
+        for event in answer(pieces(text, size), reason="length"):
+            choice.add(event)
+        assert choice.finish_reason == reason
+
+
 FINISH_REASONS = {"eog": "stop", "length": "length"}
 
 

@@ -202,6 +202,8 @@ class ToolCallParser:
         self._is_closed = False
         self._waits_for_closer = False
         self.n_calls = 0
+        self.is_last_cut = False
+        """Whether the answer was cut within the last of the calls."""
 
     def begin_another(self) -> ToolCallParser:
         """A parser for another part of the same answer.
@@ -386,6 +388,7 @@ class ToolCallParser:
         self._has_comma = False
         self._is_closed = False
         if call.name:
+            self.is_last_cut = is_cut and not call.is_complete
             if not call.is_complete and not is_cut:
                 closing = call.close()
                 if closing:
