@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REFERENCE = "#/$defs/{name}"
 _TYPES_HINT = "Use str, int, float, bool, list, dict, Literal, and None for optional."
 _PLAIN_DEFAULTS = (bool, int, float, str, type(None))
-"""Types of defaults that the model is told; others are only the function's."""
+"""The types of defaults that the schema shows; any other is left to the function."""
 
 
 class FunctionTools:
@@ -72,6 +72,8 @@ class FunctionTools:
 
 
 class _ToolFunction(Struct, frozen=True):
+    """A function, and what is known of its parameters."""
+
     function: Callable[..., Any]
     definition: ToolDefinition
     signature: inspect.Signature
@@ -113,11 +115,16 @@ def _make_function(function: Callable[..., Any]) -> _ToolFunction:
         description=inspect.getdoc(named) or "",
         schema=_make_schema(name, arguments_type),
     )
-    return _ToolFunction(function, definition, signature, arguments_type)
+    return _ToolFunction(
+        function=function,
+        definition=definition,
+        signature=signature,
+        arguments_type=arguments_type,
+    )
 
 
 def _find_named(function: Any) -> Any:
-    """What has the name and the docstring of a function; that within a partial one."""
+    """The function that has a name and a docstring: for a partial one, that within."""
     while isinstance(function, functools.partial):
         function = function.func
     return function

@@ -58,7 +58,9 @@ class CallPolicy:
             return CallDecision("no", answer)
         if not isinstance(answer, bool):
             raise TypeError(f"on_call must return a bool or a text, not {answer!r}")
-        return CallDecision("once" if answer else "no")
+        if answer:
+            return CallDecision("once")
+        return CallDecision("no")
 
     def show_call(self, state: CallState) -> None:
         """`Answer.calls` has the calls."""
@@ -151,15 +153,15 @@ class ToolUse:
         # What a person allowed in chats is not allowed to programs.
         approvals = Approvals(reads_saved=False)
         self.steps = ToolSteps(
-            Toolbox(providers),
-            approvals,
-            CallPolicy(on_call),
+            toolbox=Toolbox(providers),
+            approvals=approvals,
+            front_end=CallPolicy(on_call),
             max_calls=max_calls,
             notify=self.notices.append,
         )
 
     def run_calls(self, answer: GeneratedAnswer) -> bool:
-        """As `ToolSteps.run_calls`."""
+        """Run the calls of a step, as `ToolSteps.run_calls` does."""
         self.is_calling = True
         try:
             return self.steps.run_calls(answer, self.stop)

@@ -17,8 +17,10 @@ from localspec.models.chat_template.tool_calls import (
 from localspec.models.chat_template.tool_formats import TOOL_FORMATS
 from localspec.protocol.wire import ToolCall
 
-_IDS = 100_000
-_MAX_CALLS = 100  # Of one answer.
+_N_IDS = 100_000
+"""How many ids of five digits there are."""
+_MAX_CALLS = 100
+"""The most calls that one answer can have; more are left out."""
 
 
 class AnswerCallReader:
@@ -35,7 +37,8 @@ class AnswerCallReader:
 
         Without them an earlier answer is read again.
         """
-        if format_name not in TOOL_FORMATS:  # Of a damaged file, or a later version.
+        if format_name not in TOOL_FORMATS:
+            # A damaged file, or a later version, may name another one.
             format_name = generic_tools.FORMAT
         make_parser = partial(
             ToolCallParser, format_name, schemas or {}, reads_unknown=True
@@ -46,7 +49,7 @@ class AnswerCallReader:
         self._names: list[str] = []
         self._arguments: list[list[str]] = []
         self.n_characters = 0
-        """How much of calls was read, so that a reader knows whether there is more."""
+        """How many characters of calls were read: when it grows, there is more to show."""
 
     @property
     def n_calls(self) -> int:
@@ -55,15 +58,15 @@ class AnswerCallReader:
     def feed(self, part: AnswerPart) -> list[AnswerPart]:
         """The text of a part that is certainly no call."""
         if part.is_thinking:
-            return _make_parts(True, self._thinking.feed(part.text))
-        before = _make_parts(True, self._thinking.close())
-        return before + self._add(self._parser.feed(part.text))
+            return _make_parts(self._thinking.feed(part.text), is_thinking=True)
+        rest = _make_parts(self._thinking.close(), is_thinking=True)
+        return rest + self._add(self._parser.feed(part.text))
 
     def finish(self, *, is_cut: bool) -> list[AnswerPart]:
         """The rest of the text; `is_cut`: the answer may end within a call."""
         parts = self._add(self._parser.finish(is_cut=is_cut))
         held, calls = self._thinking.finish(is_cut=is_cut)
-        parts += _make_parts(True, held)
+        parts += _make_parts(held, is_thinking=True)
         return parts + self._add(calls)
 
     def _add(self, deltas: Sequence[ToolDelta]) -> list[AnswerPart]:
@@ -72,7 +75,7 @@ class AnswerCallReader:
             if isinstance(delta, ToolCallDelta):
                 self._add_call(delta)
             else:
-                parts += _make_parts(False, delta)
+                parts += _make_parts(delta, is_thinking=False)
         return parts
 
     def _add_call(self, delta: ToolCallDelta) -> None:
@@ -86,8 +89,9 @@ class AnswerCallReader:
     def make_calls(self, turn_id: int) -> tuple[ToolCall, ...]:
         """The calls so far; the last one may not be complete before `finish`.
 
-        Their ids are unique in the chat, and the same whenever the answer is read. They
-        have nine letters and digits, as Mistral's templates demand.
+        The ids are the same whenever the answer is read. They have nine letters and
+        digits, as Mistral's templates demand: the second call of turn 12 is `call01201`.
+        Five digits repeat after a thousand turns of a chat.
         """
         return self._make_calls(turn_id, self.n_calls)
 
@@ -105,11 +109,14 @@ class AnswerCallReader:
     def _make_calls(self, turn_id: int, n_calls: int) -> tuple[ToolCall, ...]:
         calls: list[ToolCall] = []
         for i, name in enumerate(self._names[: min(n_calls, _MAX_CALLS)]):
-            number = (turn_id * _MAX_CALLS + i) % _IDS
+            number = (turn_id * _MAX_CALLS + i) % _N_IDS
             arguments = "".join(self._arguments[i])
             calls.append(ToolCall(f"call{number:05d}", name, arguments))
         return tuple(calls)
 
 
-def _make_parts(is_thinking: bool, text: str) -> list[AnswerPart]:
-    return [AnswerPart(is_thinking, text)] if text else []
+def _make_parts(text: str, *, is_thinking: bool) -> list[AnswerPart]:
+    """The text as one part; none if there is no text."""
+    if not text:
+        return []
+    return [AnswerPart(is_thinking, text)]

@@ -27,7 +27,10 @@ from localspec.tools.approval import (
 from localspec.tools.tool_types import ResultPicture, StopSignal, ToolResult, make_error
 from localspec.tools.toolbox import Toolbox
 
+REASON_MARK = "Reason: "
+"""What the model is told of a refusal goes on with the person's own words."""
 _GROWTH = 50
+"""A call that is being written is shown again when it has grown by this part of it."""
 _MAX_REASON = 2_000  # Characters of a refusal's reason.
 
 CallPhase = Literal[
@@ -36,7 +39,11 @@ CallPhase = Literal[
 
 
 class CallState(Struct, frozen=True):
-    """A call on its way; the same call is reported again when its phase changes."""
+    """A call and its phase; it is reported again when that changes.
+
+    A call that is asked about and runs is reported four times: writing, asking, running,
+    done. One that is always allowed is not reported as asking.
+    """
 
     request: CallRequest
     """While it is written, with the name and the arguments so far."""
@@ -46,7 +53,10 @@ class CallState(Struct, frozen=True):
 
 
 class ToolFrontEnd(Protocol):
-    """Where calls are asked about and shown. All methods run on the answer's thread."""
+    """Shows calls, and asks a person about them.
+
+    All methods run on the answer's thread.
+    """
 
     def ask_call(self, request: CallRequest, stop: StopSignal) -> CallDecision:
         """Ask a person, and wait. Returns soon after `stop` is set."""
@@ -64,12 +74,12 @@ PictureKeeper = Callable[[ResultPicture, str], PictureAttachment | None]
 
 
 def drop_pictures(_: ResultPicture, __: str) -> PictureAttachment | None:
-    """For a caller that has no place for pictures: the text names them."""
+    """Keep none: the caller has no place for pictures, and the text names them."""
     return None
 
 
 class CallHost(Struct, frozen=True):
-    """Where results leave what is no text."""
+    """What the caller of `run_calls` does with results that are no text."""
 
     keep_picture: PictureKeeper = drop_pictures
     notify: Callable[[Notice], None] = lambda _: None
@@ -89,11 +99,19 @@ def run_calls(
     Every call gets a result, in the same order: also one that is wrong, refused or
     stopped.
     """
-    round_ = _CallRound(toolbox, approvals, front_end, stop, host)
+    round_ = _CallRound(
+        toolbox=toolbox,
+        approvals=approvals,
+        front_end=front_end,
+        stop=stop,
+        host=host,
+    )
     return tuple(round_.run(call) for call in calls)
 
 
 class _CallRound(Struct, frozen=True):
+    """What the calls of one answer share."""
+
     toolbox: Toolbox
     approvals: Approvals
     front_end: ToolFrontEnd
@@ -156,7 +174,8 @@ class _CallRound(Struct, frozen=True):
         )
 
     def _report(self, request: CallRequest, result: CallResult) -> CallResult:
-        self.front_end.show_call(CallState(request, find_phase(result), result))
+        state = CallState(request, find_phase(result), result=result)
+        self.front_end.show_call(state)
         return result
 
 
@@ -166,7 +185,9 @@ def find_phase(result: CallResult) -> CallPhase:
         return "refused"
     if result.verdict == "stopped":
         return "stopped"
-    return "failed" if result.is_error else "done"
+    if result.is_error:
+        return "failed"
+    return "done"
 
 
 def _refuse(request: CallRequest, decision: CallDecision) -> CallResult:
@@ -179,7 +200,7 @@ def _refuse(request: CallRequest, decision: CallDecision) -> CallResult:
         text = "The user refused this call."
         reason = decision.reason.strip()[:_MAX_REASON]
         if reason:
-            text = f"{text} Reason: {reason}"
+            text = f"{text} {REASON_MARK}{reason}"
     return CallResult(
         call_id=request.call_id,
         tool=request.full_name,
@@ -190,7 +211,7 @@ def _refuse(request: CallRequest, decision: CallDecision) -> CallResult:
 
 
 def refuse_surplus(call: ToolCall) -> CallResult:
-    """The result of a call that is one too many."""
+    """The result of a call beyond the most that an answer may have."""
     return CallResult(
         call_id=call.id,
         tool=call.name,
@@ -204,14 +225,15 @@ class CallProgress:
     """Shows the calls of an answer while the model writes them.
 
     Each time, a call is read from its beginning. So a long one is shown more seldom: when
-    it has grown by a fiftieth, after 1,000 characters every 20.
+    it has grown by a fiftieth. After 1,000 characters that is every 21.
     """
 
     def __init__(self, toolbox: Toolbox, front_end: ToolFrontEnd) -> None:
         self._toolbox = toolbox
         self._front_end = front_end
         self._shown: tuple[ToolCall, ...] = ()
-        self._n_next = 1  # So many characters of calls are shown next.
+        self._n_next = 1
+        """The calls are shown again when they have this many characters."""
 
     def show(self, answer: GeneratedAnswer) -> None:
         """Show what is new; a call that does not run, as it was cut, is stopped."""
@@ -231,4 +253,5 @@ class CallProgress:
     def _show(self, call: ToolCall, phase: CallPhase) -> None:
         request = self._toolbox.make_request(call.id, call.name, call.arguments)
         # What is missing is no mistake yet.
-        self._front_end.show_call(CallState(replace(request, problem=""), phase))
+        so_far = replace(request, problem="")
+        self._front_end.show_call(CallState(so_far, phase))

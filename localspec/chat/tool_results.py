@@ -3,6 +3,10 @@
 Older turns can be left out of a prompt, but a question and its tool steps cannot. So
 the results of one answer get at most half of the room that is left, and those after them
 half of the rest.
+
+For example, of a context of 4,096 cells 512 stay free for the answer, and a question with
+its tools takes 584. Of the 3,000 cells that are left, the results of the first calls get
+1,500, those of the second calls 750.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from localspec.protocol.wire import ToolCall
 from localspec.tools import folder_tools
 
 _MIN_CHARACTERS = 200
-"""What stays of a result in any case."""
+"""How much of a result stays in any case."""
 _MAX_TRIES = 6
+"""How often shortened results are counted: each count renders the whole prompt."""
 _ANSWER_SHARE = 8
-"""A part of the context that stays free for the answer: one eighth."""
-
+"""One part of this many of the context stays free for the answer."""
+_UNCOUNTED_SHARE = 16
+"""Results of at most one part of this many of the context are not counted."""
 
 ResultCount = Callable[[tuple[CallResult, ...]], int]
 """The tokens of a prompt that ends with these results."""
@@ -60,14 +66,17 @@ def cut_results(
     count: ResultCount,
 ) -> tuple[CallResult, ...]:
     """The results of `calls`, cut as `fit_results` does."""
-    if _count_bytes(results) <= n_ctx // 16:
-        return results  # A token has a byte or more, so this certainly fits.
-    return _ResultCutter(calls, n_ctx, count).cut(results)
+    # A token has a byte or more, so there are no more tokens than bytes.
+    if _count_bytes(results) <= n_ctx // _UNCOUNTED_SHARE:
+        return results
+    return _ResultCutter(calls, n_ctx=n_ctx, count=count).cut(results)
 
 
 class _ResultCutter:
+    """Cuts the results of one answer's calls."""
+
     def __init__(
-        self, calls: Sequence[ToolCall], n_ctx: int, count: ResultCount
+        self, calls: Sequence[ToolCall], *, n_ctx: int, count: ResultCount
     ) -> None:
         self._arguments = {call.id: call.arguments for call in calls}
         self._n_ctx = n_ctx
@@ -81,7 +90,8 @@ class _ResultCutter:
         1,400.
         """
         n_empty = self._count(tuple(_set_text(each, "") for each in results))
-        room = max(0, self._n_ctx - self._n_ctx // _ANSWER_SHARE - n_empty) // 2
+        n_left = self._n_ctx - self._n_ctx // _ANSWER_SHARE - n_empty
+        room = max(0, n_left) // 2
         fitting = results
         n_characters = sum(len(result.text) for result in results)
         for _ in range(_MAX_TRIES):

@@ -60,11 +60,14 @@ class ToolSteps:
         self._answered: list[Turn] = []
         """The steps that have ended with calls."""
         self._results: tuple[CallResult, ...] = ()
-        """Of the calls of the last of them."""
+        """The results of the calls of the last of these steps."""
         self._picture_paths: dict[str, str] = {}
+        """The files of the pictures in results, by the pictures' SHA-256."""
         self._n_calls = 0
         self._sees = False
+        """Whether the model reads pictures; `begin_answer` sets it."""
         self._markers: tuple[str, str] | None = None
+        """The model's marks of thinking; `begin_answer` sets them."""
 
     @property
     def calls(self) -> list[tuple[ToolCall, CallResult]]:
@@ -141,18 +144,22 @@ class ToolSteps:
         return messages
 
     def run_calls(self, answer: GeneratedAnswer, stop: StopSignal) -> bool:
-        """Run the calls with which a step has ended; whether another step follows."""
+        """Run the calls with which a step has ended.
+
+        Returns whether another step follows. With one call left and an answer of three,
+        the first runs, and the others get a result that says why they do not.
+        """
         calls = answer.calls
         n_left = self._max_calls - self._n_calls
         if not calls or n_left <= 0:
             return False
         results = tool_loop.run_calls(
             calls[:n_left],
-            self._toolbox,
-            self._approvals,
-            self._front_end,
-            stop,
-            CallHost(self._keep_picture, self._notify),
+            toolbox=self._toolbox,
+            approvals=self._approvals,
+            front_end=self._front_end,
+            stop=stop,
+            host=CallHost(self._keep_picture, self._notify),
         )
         surplus = map(tool_loop.refuse_surplus, calls[n_left:])
         self._n_calls += len(calls)
@@ -166,7 +173,10 @@ class ToolSteps:
     def _keep_picture(
         self, picture: ResultPicture, name: str
     ) -> PictureAttachment | None:
-        """A picture for the model, in a file if it sees; else a line names it."""
+        """Put a picture into a file, if the model reads pictures; else only name it.
+
+        Returns None if it cannot be read.
+        """
         try:
             data = accept_picture(picture.data, name)
             header = data.picture

@@ -28,7 +28,9 @@ class ToolArguments(Struct, frozen=True):
 
     folder: str | None = None
     servers: tuple[str, ...] = ()
+    """Names of servers, `all` or `none`."""
     allowed: tuple[str, ...] = ()
+    """Patterns of tools, as `find_allowed` reads them."""
 
     @property
     def are_named(self) -> bool:

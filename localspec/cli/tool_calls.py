@@ -48,7 +48,9 @@ def parse_decision(typed: str) -> CallDecision | None:
             continue
         if verdict == "no":
             return CallDecision("no", rest.strip())
-        return None if rest else CallDecision(verdict)
+        if rest:
+            return None
+        return CallDecision(verdict)
     return None
 
 
@@ -80,7 +82,7 @@ class ToolCallPrinter:
         self._style = style
         self._hooks = hooks
         self._n_unsaved = 0
-        """Calls with results since the last turn."""
+        """How many calls have got results since the last turn."""
         self._asked_id = ""
         """The call that was asked about last: its arguments are on the screen."""
         self._progress = terminal.ProgressLine(quiet=style.quiet, interval=math.inf)
@@ -148,7 +150,8 @@ class ToolCallPrinter:
             shown = argument
             if not is_whole:
                 shown = _cut_argument(argument)
-            has_cut = has_cut or shown is not argument
+            if shown is not argument:
+                has_cut = True
             first, *more = shown.text.split("\n")
             self._print_indented(f"{shown.name}: {first}")
             for line in more:
@@ -196,8 +199,7 @@ class ToolCallPrinter:
         """The call in one line, for one that nobody is asked about."""
         name = tool_calls.call_name(state.request)
         arguments = tool_calls.summarise_arguments(state.request)
-        sign = "" if self._style.plain else "▸ "
-        text = f"{sign}{name}"
+        text = f"▸ {name}"
         if self._style.plain:
             text = f"Tool {name}"
         if arguments:
@@ -251,13 +253,15 @@ class ToolCallPrinter:
 
 
 class CallRefuser(ToolCallPrinter):
-    """Where nobody can be asked: what `--allow` does not name is refused."""
+    """Refuses what `--allow` does not name, because nobody can be asked."""
 
     def ask_call(self, request: CallRequest, stop: StopSignal) -> CallDecision:
         self._hooks.start_new_line()
         name = tool_calls.call_name(request)
         arguments = tool_calls.summarise_arguments(request)
-        call = f"{name}, {arguments}" if arguments else name
+        call = name
+        if arguments:
+            call = f"{name}, {arguments}"
         self._asked_id = request.call_id
         terminal.notify(f"Not allowed: {call}", f"To allow it: --allow {name}")
         return CallDecision("no", _NOT_NAMED)
@@ -282,7 +286,11 @@ def _cut_argument(argument: CallArgument) -> CallArgument:
 
 
 def _read_line() -> str | None:
-    """A line that a person types; None after Ctrl+C, and `n` at the end of input."""
+    """A line that a person types; None after Ctrl+C, and `n` at the end of input.
+
+    While an answer is generated, the first Ctrl+C only stops the engine, and a read that
+    waits would go on.
+    """
     handler_before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         typed = sys.stdin.readline()

@@ -29,7 +29,8 @@ from localspec import install_hints
 from localspec.errors import EngineError, Hint, ModelFileError, UsageError
 from localspec.llama import library
 from localspec.llama.library import LOG, C
-from localspec.models.audio_files import find_audio_kind
+from localspec.models.audio_files import SAVE_AUDIO_AS, find_audio_kind
+from localspec.models.pictures import SAVE_PICTURE_AS
 from localspec.models.projector_kinds import KINDS, ORDINARY
 from localspec.sanitize import sanitize
 from localspec.spec import heartbeat
@@ -49,10 +50,11 @@ LoadSamples = Callable[[], Samples]
 MAX_STATE_BYTES = 256 * 2**20
 """Rows of pictures that are kept in RAM; a picture of 1,024 rows has 16 MiB or so."""
 _LEAST_ROWS = 70
-"""What llama.cpp makes of a small picture that must fit into one pass."""
+"""The rows that llama.cpp makes of a small picture that must fit into one pass."""
 _TILE_COST = 8
+"""The RAM that a tile takes beside its rows, as a number of rows."""
 _COST_PER_CELL = 16
-"""What is kept of pictures that were sent, for each cell of the context.
+"""How many rows of pictures that were sent are known, for each cell of the context.
 
 A text that fits has no cell that costs more than 1 + `_TILE_COST`, so no picture of
 the text that is read is forgotten. With M-RoPE a row takes 16 bytes: 4 MiB in all for a
@@ -81,8 +83,9 @@ class ImageRows(Struct, frozen=True, eq=False, weakref=True):
     """The key of its picture."""
     n_rows: int
     n_positions: int
-    """So much later than the first row the text behind it stands; with M-RoPE these are
-    fewer than rows.
+    """How many positions after the first row the text behind the rows begins.
+
+    With M-RoPE these are fewer than rows: a grid of 20 × 30 rows takes 30.
     """
     is_causal: bool
     """Whether a row attends to those before it alone; else all are read in one pass."""
@@ -136,7 +139,7 @@ class _KnownPicture(Struct, eq=False, weakref=True):
 
     @property
     def cost(self) -> int:
-        """Of keeping it, in rows: the rest of a tile takes the RAM of a few."""
+        """The RAM that it takes, as a number of rows."""
         return sum(rows.n_rows + _TILE_COST for rows in self.tiles)
 
 
@@ -162,21 +165,21 @@ class Projector:
         self._target = target
         self._max_state_bytes = max_state_bytes
         self._numbers: dict[str, int] = {}
-        """Of each picture that was ever sent, the number of its first rows.
+        """The number of the first rows of each picture that was ever sent, by its key.
 
-        So it has the same ids when it comes again: a cache may hold them.
+        So a picture has the same ids when it comes again: a cache may hold them.
         """
         self._n_numbers = 0
         self._recent: OrderedDict[str, _KnownPicture] = OrderedDict()
-        """Those sent last, the last at the end."""
+        """The pictures that were sent last, the last one at the end."""
         self._cost = 0
-        """Of the recent pictures."""
+        """The cost of the recent pictures together."""
         self._known: WeakValueDictionary[str, _KnownPicture] = WeakValueDictionary()
         """The recent ones, and those whose rows a context or a copy of it holds."""
         self._rows: WeakValueDictionary[int, ImageRows] = WeakValueDictionary()
-        """Those of the known pictures, by their id."""
+        """The rows of the known pictures, by their id."""
         self._states: OrderedDict[str, dict[int, HiddenStates]] = OrderedDict()
-        """By picture, the one used last at the end: the states of its tiles by id."""
+        """The states of tiles by picture and id; the picture used last is at the end."""
         self._state_bytes = 0
         self.handle: Any = None
         self._limits = KINDS.get(kind, ORDINARY)
@@ -413,7 +416,10 @@ class Projector:
         """How many cells a picture of this size takes, with the tokens around it."""
         n_cells = 0
         for item in self._lay_out(width, height):
-            n_cells += item.n_rows if isinstance(item, _Layout) else 1
+            if isinstance(item, _Layout):
+                n_cells += item.n_rows
+            else:
+                n_cells += 1
         return n_cells
 
     def _lay_out(self, width: int, height: int) -> list[int | _Layout]:
@@ -448,9 +454,11 @@ class Projector:
             grid = np.tile(np.arange(n_rows, dtype=np.int32), (_N_AXES, 1))
             moves = np.ones((_N_AXES, 1), np.int32)
         elif self._has_axes:
-            grid = self._positions_at(chunk, 0, n_rows)
-            # Where the picture is one later, z is not: it stays 0.
-            moves = (self._positions_at(chunk, 1, n_rows) - grid)[:, :1].copy()
+            grid = self._positions_at(chunk, start=0, n_rows=n_rows)
+            # The axes t, y and x of a picture that begins one later are one larger. The
+            # axis z stays 0, so `moves` is 1, 1, 1, 0.
+            later = self._positions_at(chunk, start=1, n_rows=n_rows)
+            moves = (later - grid)[:, :1].copy()
         layout = _Layout(
             n_rows=n_rows,
             n_positions=int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
@@ -460,7 +468,9 @@ class Projector:
         )
         return [layout]
 
-    def _positions_at(self, chunk: Any, start: int, n_rows: int) -> NDArray[np.int32]:
+    def _positions_at(
+        self, chunk: Any, *, start: int, n_rows: int
+    ) -> NDArray[np.int32]:
         """The axes t, y, x and z of each row, in the order of a batch."""
         mtmd = self._mtmd
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
@@ -521,9 +531,7 @@ class Projector:
     # --- rows
 
     def unencoded(self, tokens: Sequence[int], start: int = 0) -> list[ImageRows]:
-        """The pictures of a text behind its first `start` cells whose rows are to be
-        computed, each once.
-        """
+        """The rows in `tokens[start:]` that have no states in RAM yet, each once."""
         found: dict[int, ImageRows] = {}
         for token in tokens[start:]:
             rows = self._rows.get(token)
@@ -605,10 +613,11 @@ class Projector:
         return True  # False would cancel loading.
 
     def _on_node(self, _tensor: Any, is_question: bool, _data: Any) -> bool:
-        """libmtmd's graph asks which nodes to observe, and then shows each of these.
+        """ggml's callback for the nodes of a graph.
 
-        False after a node that was observed ends the graph. So every 16th is observed:
-        those between are computed at once.
+        With `is_question`, it returns whether to observe the next node. After a node that
+        was observed, it returns whether to go on. Nodes that are not observed are
+        computed together, so only every 16th is.
         """
         if is_question:
             self._n_nodes += 1
@@ -627,10 +636,10 @@ class Projector:
         """
         mtmd = self._mtmd
         if not data.startswith(_SIGNATURES):
-            raise UsageError("This is no picture that can be read.", _USE_JPEG)
+            raise UsageError("This is no picture that can be read.", SAVE_PICTURE_AS)
         with self._decoded(data) as bitmap:
             if not bitmap or mtmd.mtmd_bitmap_is_audio(bitmap):
-                raise UsageError("The picture is damaged.", _USE_JPEG)
+                raise UsageError("The picture is damaged.", SAVE_PICTURE_AS)
             width = mtmd.mtmd_bitmap_get_nx(bitmap)
             height = mtmd.mtmd_bitmap_get_ny(bitmap)
             rgb = mtmd.mtmd_bitmap_get_data(bitmap)
@@ -646,13 +655,13 @@ class Projector:
         """
         mtmd = self._mtmd
         if find_audio_kind(data) is None:
-            raise UsageError("This is no audio that can be read.", _USE_WAV)
+            raise UsageError("This is no audio that can be read.", SAVE_AUDIO_AS)
         with self._decoded(data) as bitmap:
             if not bitmap or not mtmd.mtmd_bitmap_is_audio(bitmap):
-                raise UsageError("The audio is damaged.", _USE_WAV)
+                raise UsageError("The audio is damaged.", SAVE_AUDIO_AS)
             n_bytes = mtmd.mtmd_bitmap_get_n_bytes(bitmap)
             if not n_bytes:
-                raise UsageError("The audio has no sound.", _USE_WAV)
+                raise UsageError("The audio has no sound.", SAVE_AUDIO_AS)
             raw = mtmd.mtmd_bitmap_get_data(bitmap)
             decoded = np.ctypeslib.as_array(raw, (n_bytes,)).view(np.float32)
             # A copy: libmtmd frees the samples.
@@ -675,7 +684,10 @@ class Projector:
         # That it finds no ffprobe says nothing: the error below says what is wrong.
         LOG.end_stoppable_pass(is_stopped=True)
         try:
-            yield None if found.video_ctx else found.bitmap
+            if found.video_ctx:
+                yield None
+            else:
+                yield found.bitmap
         finally:
             if found.bitmap:
                 mtmd.mtmd_bitmap_free(found.bitmap)
@@ -719,8 +731,6 @@ def _is_mark(vocabulary: Any, token: int) -> bool:
 
 
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_USE_JPEG = "Save it as JPEG or PNG."
-_USE_WAV = "Save it as WAV, MP3 or FLAC."
 
 
 def pad_audio(samples: Samples, sample_rate: int) -> Samples:

@@ -22,12 +22,12 @@ from localspec.sanitize import sanitize
 from localspec.units import duration, size_limit
 
 MAX_AUDIO_BYTES = 64 * 2**20
-"""Six minutes of a CD, ten of other recordings."""
+"""This is six minutes of a CD, and ten minutes of most other recordings."""
 MAX_AUDIO_SECONDS = 10 * 60
-"""As rows 15,000 at most, 25 a second.
+"""Ten minutes are 15,000 rows at most, 25 a second.
 
-llama.cpp computes the frequencies of a whole file at once, which takes seconds and cannot
-be stopped: 3 of ten minutes on two busy cores.
+llama.cpp computes the frequencies of a whole file at once, and cannot be stopped
+meanwhile: ten minutes of audio take it 3 seconds on two busy cores.
 """
 AUDIO_SUFFIXES = frozenset(
     (
@@ -35,7 +35,10 @@ AUDIO_SUFFIXES = frozenset(
         ".aac", ".aif", ".aiff", ".m4a", ".oga", ".ogg", ".opus", ".wma",
     )
 )  # fmt: skip
-"""Of files that are taken for audio: also of kinds that are refused by name."""
+"""The suffixes of files that are taken for audio.
+
+Some are of kinds that cannot be read: the error then names the kind.
+"""
 AudioKind = Literal["wav", "mp3", "flac"]
 AUDIO_KINDS: tuple[AudioKind, ...] = ("wav", "mp3", "flac")
 
@@ -43,7 +46,7 @@ _MIN_RATE = 4_000
 _MAX_RATE = 384_000
 _MAX_CHANNELS = 8
 _MAX_NAME = 100
-_SAVE_AS = "Save it as WAV, MP3 or FLAC."
+SAVE_AUDIO_AS = "Save it as WAV, MP3 or FLAC."
 
 
 class Audio(Struct, frozen=True):
@@ -94,7 +97,7 @@ def check_audio(data: bytes, name: str) -> Audio:
             f"{shown} is incomplete: it ends too early.", "Copy or download it again."
         ) from None
     except _BadAudioError as error:
-        raise AudioError(f"{shown} {error}.", _SAVE_AS) from None
+        raise AudioError(f"{shown} {error}.", SAVE_AUDIO_AS) from None
     if header.seconds > MAX_AUDIO_SECONDS:
         raise AudioError(
             f"{shown} is too long: {duration(header.seconds)}; audio may have "
@@ -112,7 +115,7 @@ def check_audio(data: bytes, name: str) -> Audio:
 
 
 def find_audio_kind(data: bytes) -> AudioKind | None:
-    """By the first bytes; None for no audio, or audio that llama.cpp cannot decode."""
+    """The kind that the first bytes show; None for what llama.cpp cannot decode."""
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
         return "wav"
     if data.startswith(b"fLaC"):
@@ -163,7 +166,7 @@ class _BadAudioError(Exception):
     """What is wrong with a file; it continues its name."""
 
 
-class _AudioHeader(Struct, frozen=True):
+class _AudioHeader(Struct, frozen=True, kw_only=True):
     n_samples: int  # Of each channel.
     sample_rate: int
     n_channels: int
@@ -209,8 +212,8 @@ def _refuse_kind(data: bytes, name: str) -> AudioError:
         )
     for prefix, offset, what in _OTHER_KINDS:
         if data.startswith(prefix, offset):
-            return AudioError(f"{name} is {what}, which cannot be read.", _SAVE_AS)
-    return AudioError(f"{name} is no audio file that can be read.", _SAVE_AS)
+            return AudioError(f"{name} is {what}, which cannot be read.", SAVE_AUDIO_AS)
+    return AudioError(f"{name} is no audio file that can be read.", SAVE_AUDIO_AS)
 
 
 def _shown_name(name: str) -> str:
@@ -258,16 +261,16 @@ _FLOAT = 3
 _A_LAW = 6
 _MU_LAW = 7
 _EXTENSIBLE = 0xFFFE
-"""The format is the first two bytes of a longer name, 24 bytes behind."""
+"""The format is the first two bytes of a longer name, 24 bytes after the tag."""
 _WAV_BITS: Mapping[int, tuple[int, ...]] = {
     _PCM: (8, 16, 24, 32),
     _FLOAT: (32, 64),
     _A_LAW: (8,),
     _MU_LAW: (8,),
 }
-"""The bits of a sample, by the formats that are read."""
+"""The bits that a sample may have, by format; no other format is read."""
 _UNKNOWN_SIZE = 0xFFFFFFFF
-"""Of samples that a program wrote to a pipe: they go on to the end of the file."""
+"""The length of samples that a program wrote to a pipe: they go on to the file's end."""
 
 
 class _WavParts(Struct, frozen=True):
@@ -282,18 +285,26 @@ class _WavParts(Struct, frozen=True):
 
     @property
     def frame_bytes(self) -> int:
-        """A sample of each channel."""
+        """The bytes of one sample of each channel together."""
         return self.n_channels * self.sample_bits // 8
 
 
 def _read_wav(data: bytes) -> _AudioHeader:
     wav = _find_wav_parts(data)
     n_samples = (wav.end - wav.start) // wav.frame_bytes
-    return _AudioHeader(n_samples, wav.sample_rate, wav.n_channels)
+    return _AudioHeader(
+        n_samples=n_samples,
+        sample_rate=wav.sample_rate,
+        n_channels=wav.n_channels,
+    )
 
 
 def _find_wav_parts(data: bytes) -> _WavParts:
-    """A file is a row of chunks: a name, four bytes of length, and the rest.
+    """Find the chunks `fmt ` and `data`.
+
+    A file is a row of chunks: a name, four bytes of length, and the body, which takes an
+    even number of bytes. Mostly `fmt ` is at byte 12 with a body of 16 bytes, so `data`
+    is at 36 and the samples begin at 44.
 
     Raises _BadAudioError, or IndexError or struct.error at an early end.
     """
@@ -303,7 +314,7 @@ def _find_wav_parts(data: bytes) -> _WavParts:
         name, length = struct.unpack_from("<4sI", data, at)
         body = at + 8
         if name == b"data" and format_at is not None:
-            return _make_wav_parts(data, format_at, body, length)
+            return _make_wav_parts(data, format_at=format_at, start=body, length=length)
         if name == b"data":
             raise _BadAudioError("is damaged: its format is unknown")
         if name == b"fmt " and format_at is None:
@@ -314,7 +325,10 @@ def _find_wav_parts(data: bytes) -> _WavParts:
     raise _BadAudioError("is damaged: it has no sound")
 
 
-def _make_wav_parts(data: bytes, format_at: int, start: int, length: int) -> _WavParts:
+def _make_wav_parts(
+    data: bytes, *, format_at: int, start: int, length: int
+) -> _WavParts:
+    """The parts, with what `fmt ` at `format_at` says. Raises as `_find_wav_parts`."""
     tag, n_channels, rate, _, frame_bytes, bits = struct.unpack_from(
         "<HHIIHH", data, format_at
     )
@@ -342,16 +356,20 @@ def _make_wav_parts(data: bytes, format_at: int, start: int, length: int) -> _Wa
 # --- MP3
 
 _KILOBITS_1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+"""Kilobits a second by the number in a header of MPEG 1; 0 stands for any."""
 _KILOBITS_2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+"""The same table for MPEG 2 and 2.5."""
 _RATES = (44_100, 48_000, 32_000)
+"""Samples a second of MPEG 1; MPEG 2 has half of them, and MPEG 2.5 a quarter."""
 _MAX_GARBAGE = 64 * 2**10
 """Bytes between frames, such as tags in the middle; more of them are no MP3."""
 _XING_OFFSETS = (13, 21, 36)
-"""Where a first frame may say the length, behind its beginning; with a checksum later."""
+"""How many bytes after its beginning a first frame may say the number of frames."""
 _CHECKSUM_BYTES = 2
+"""In a frame with a checksum all that comes after the header is so much later."""
 
 
-class _Mp3Frame(Struct, frozen=True):
+class _Mp3Frame(Struct, frozen=True, kw_only=True):
     n_bytes: int
     n_samples: int
     sample_rate: int
@@ -359,8 +377,8 @@ class _Mp3Frame(Struct, frozen=True):
 
     def is_like(self, other: _Mp3Frame) -> bool:
         """Whether both are of one recording, as the decoder judges it."""
-        is_as_long = self.n_samples == other.n_samples
-        return is_as_long and self.sample_rate == other.sample_rate
+        has_same_length = self.n_samples == other.n_samples
+        return has_same_length and self.sample_rate == other.sample_rate
 
 
 def _read_mp3_frame(data: bytes, at: int) -> _Mp3Frame | None:
@@ -377,22 +395,35 @@ def _read_mp3_frame(data: bytes, at: int) -> _Mp3Frame | None:
     bit_index = head[2] >> 4
     if version == 1 or rate_index == 3 or bit_index in (0, 15):
         return None
-    is_first = version == 3
-    kilobits = _KILOBITS_1[bit_index] if is_first else _KILOBITS_2[bit_index]
     rate = _RATES[rate_index]
-    if version == 2:
+    if version == 3:
+        kilobits = _KILOBITS_1[bit_index]
+        n_samples = 1152
+    else:
+        kilobits = _KILOBITS_2[bit_index]
+        n_samples = 576
         rate //= 2
-    elif version == 0:
-        rate //= 4
-    n_samples = 1152 if is_first else 576
+        if version == 0:
+            rate //= 2
+    n_channels = 2
+    if head[3] >> 6 == 3:
+        n_channels = 1
     padding = head[2] >> 1 & 1
-    n_channels = 1 if head[3] >> 6 == 3 else 2
     n_bytes = n_samples // 8 * kilobits * 1000 // rate + padding
-    return _Mp3Frame(n_bytes, n_samples, rate, n_channels)
+    return _Mp3Frame(
+        n_bytes=n_bytes,
+        n_samples=n_samples,
+        sample_rate=rate,
+        n_channels=n_channels,
+    )
 
 
 def _read_mp3(data: bytes) -> _AudioHeader:
-    """All frames are counted, as no header says how many there are."""
+    """Count all frames: the header of a frame does not say how many there are.
+
+    The first frame may say so (`_find_claimed_frames`). Then it has no sound, and fewer
+    frames than it says mean that the file is cut short.
+    """
     first: _Mp3Frame | None = None
     first_at = 0
     n_frames = 0
@@ -410,11 +441,18 @@ def _read_mp3(data: bytes) -> _AudioHeader:
         n_frames -= 1  # The first says the length, and has no sound.
         if n_claimed > n_frames + 1:
             raise IndexError
-    return _AudioHeader(n_frames * first.n_samples, first.sample_rate, first.n_channels)
+    return _AudioHeader(
+        n_samples=n_frames * first.n_samples,
+        sample_rate=first.sample_rate,
+        n_channels=first.n_channels,
+    )
 
 
 def _iter_mp3_frames(data: bytes) -> Iterator[tuple[int, _Mp3Frame]]:
-    """The whole frames, and where each begins. Raises _BadAudioError."""
+    """The complete frames, and where each begins. Raises _BadAudioError.
+
+    What is between frames is skipped, up to `_MAX_GARBAGE` bytes.
+    """
     at = _find_id3_end(data)
     before: _Mp3Frame | None = None
     n_garbage = 0
@@ -422,8 +460,9 @@ def _iter_mp3_frames(data: bytes) -> Iterator[tuple[int, _Mp3Frame]]:
         frame = _read_mp3_frame(data, at)
         is_next = frame is not None and (before is None or frame.is_like(before))
         if frame is None or not is_next:
-            found = data.find(b"\xff", at + 1)
-            end = len(data) if found < 0 else found
+            end = data.find(b"\xff", at + 1)
+            if end < 0:
+                end = len(data)
             n_garbage += end - at
             at = end
         elif at + frame.n_bytes > len(data):
@@ -449,15 +488,21 @@ def _has_next(data: bytes, at: int, frame: _Mp3Frame) -> bool:
 
 
 def _find_id3_end(data: bytes) -> int:
-    """Where the tag at the beginning ends; its length has seven bits a byte."""
+    """The byte behind the tag at the beginning; 0 without a tag.
+
+    The length of a tag has seven bits a byte: 00 00 02 01 is 2 × 128 + 1 = 257. With the
+    ten bytes before it, such a tag ends at 267.
+    """
     if not data.startswith(b"ID3"):
         return 0
     flags, *digits = struct.unpack_from("<BBBBB", data, 5)
     length = 0
     for digit in digits:
         length = length << 7 | digit & 0x7F
-    footer = 10 if flags & 0x10 else 0
-    return 10 + length + footer
+    end = 10 + length
+    if flags & 0x10:
+        end += 10  # A footer, which has the bytes of the header again.
+    return end
 
 
 def _find_claimed_frames(data: bytes, at: int) -> int | None:
@@ -479,13 +524,25 @@ def _find_claimed_frames(data: bytes, at: int) -> int | None:
 _STREAM_INFO_BYTES = 34
 _MAX_BLOCKS = 1_000
 _LAST_FRAME_BYTES = 2**20
-"""Where the last frame is looked for, from the end; most have 16 kB at most."""
+"""The last frame is looked for in so many bytes; most have 16 kB at most."""
 _FRAME_MARKS = (b"\xff\xf8", b"\xff\xf9")
-"""Of frames of one length, which are numbered, and of any, which number samples."""
+"""How a frame begins: the first if all are of one length, else the second.
+
+Frames of one length are numbered: 0, 1, 2. Other frames have the number of their first
+sample: 0, 4096, 5000.
+"""
+_BLOCK_SIZE_BYTES = {6: 1, 7: 2}
+"""Bytes that a frame's header has for the number of samples, by the code for it."""
+_RATE_BYTES = {12: 1, 13: 2, 14: 2}
+"""Bytes that a frame's header has for the sample rate, by the code for it."""
 
 
 def _read_flac(data: bytes) -> _AudioHeader:
-    """The first block; those behind it are followed to the frames."""
+    """The header of a file with all of its frames.
+
+    The first block has in eight bytes: 20 bits of sample rate, 3 of channels less 1, 5 of
+    bits a sample less 1, and 36 of samples. The blocks after it are skipped.
+    """
     block_samples, longest, numbers = struct.unpack_from(">HH6x8s", data, 8)
     bits = int.from_bytes(numbers, "big")
     rate = bits >> 44
@@ -500,13 +557,14 @@ def _read_flac(data: bytes) -> _AudioHeader:
     frames = _find_flac_frames(data)
     last_number = (n_samples - 1) // block_samples
     if data[frames : frames + 2] == _FRAME_MARKS[1]:
+        # The last frame has the longest's samples at most, so it begins here or later.
         last_number = max(n_samples - longest, 0)
-    _check_flac_end(data, frames, last_number)
-    return _AudioHeader(n_samples, rate, n_channels)
+    _check_flac_end(data, frames_at=frames, last_number=last_number)
+    return _AudioHeader(n_samples=n_samples, sample_rate=rate, n_channels=n_channels)
 
 
 def _find_flac_frames(data: bytes) -> int:
-    """Where the blocks end and the frames begin."""
+    """The byte at which the blocks end and the frames begin."""
     at = 4
     for _ in range(_MAX_BLOCKS):
         is_last = data[at] & 0x80
@@ -518,16 +576,16 @@ def _find_flac_frames(data: bytes) -> int:
     raise _BadAudioError("is damaged: it has no sound")
 
 
-def _check_flac_end(data: bytes, frames: int, last_number: int) -> None:
+def _check_flac_end(data: bytes, *, frames_at: int, last_number: int) -> None:
     """Raise IndexError unless the last frame is there.
 
     Of a file that is cut short llama.cpp would decode what there is, and take silence
     for the rest. With 4,096 samples a frame, 100,000 samples have 25 frames: the last
     is number 24.
     """
-    mark = data[frames : frames + 2]
+    mark = data[frames_at : frames_at + 2]
     at = len(data)
-    least = max(frames, len(data) - _LAST_FRAME_BYTES)
+    least = max(frames_at, len(data) - _LAST_FRAME_BYTES)
     while True:
         at = data.rfind(mark, least, at)
         if at < 0:
@@ -538,36 +596,44 @@ def _check_flac_end(data: bytes, frames: int, last_number: int) -> None:
 
 
 def _read_flac_number(data: bytes, at: int) -> int | None:
-    """The number in a frame's header; None if it is no frame, by its checksum."""
+    """The number in a frame's header; None if it is no frame, by its checksum.
+
+    A header is the mark (2 bytes), codes (2), the number (1 to 7), perhaps the number of
+    samples and the sample rate, and the checksum (1) of all before it.
+    """
     if at + 5 > len(data):
         return None
     codes = data[at + 2]
     end = _find_number_end(data, at + 4)
     number = _decode_number(data[at + 4 : end])
-    block_code = codes >> 4
-    if block_code in (6, 7):
-        end += block_code - 5
-    rate_code = codes & 15
-    if rate_code in (12, 13, 14):
-        end += 1 if rate_code == 12 else 2
+    end += _BLOCK_SIZE_BYTES.get(codes >> 4, 0)
+    end += _RATE_BYTES.get(codes & 15, 0)
     if end >= len(data) or _crc8(data[at:end]) != data[end]:
         return None
     return number
 
 
 def _find_number_end(data: bytes, at: int) -> int:
-    """Behind a number that is written as UTF-8 writes characters: 1 to 7 bytes."""
+    """The byte behind a number that is written as UTF-8 writes characters.
+
+    It has 1 byte below 80, else as many as the first byte has leading ones: C4 is
+    11000100, so C4 80 has 2.
+    """
     first = data[at]
+    if first < 0x80:
+        return at + 1
     n_bytes = 1
-    while n_bytes < 8 and first & 0x80 >> n_bytes and first & 0x80:
+    while n_bytes < 8 and first & 0x80 >> n_bytes:
         n_bytes += 1
     return at + n_bytes
 
 
 def _decode_number(encoded: bytes) -> int:
-    """C4 80, say, is 0x100."""
-    if len(encoded) < 2:
-        return encoded[0] if encoded else 0
+    """The number without the leading ones: C4 80 is 100, in hexadecimal digits."""
+    if not encoded:
+        return 0
+    if len(encoded) == 1:
+        return encoded[0]
     number = encoded[0] & 0x7F >> len(encoded)
     for byte in encoded[1:]:
         number = number << 6 | byte & 0x3F
@@ -575,7 +641,7 @@ def _decode_number(encoded: bytes) -> int:
 
 
 def _crc8(data: bytes) -> int:
-    """The checksum of a frame's header: x⁸ + x² + x + 1."""
+    """The checksum of a frame's header, by the polynomial x⁸ + x² + x + 1."""
     value = 0
     for byte in data:
         value ^= byte

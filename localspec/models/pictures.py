@@ -56,7 +56,7 @@ _MAX_SEGMENTS = 10_000
 _MAX_CHUNKS = 100_000
 """Of a PNG. Its encoders write chunks of 8 kB and more."""
 _MAX_EXIF_TAGS = 500
-_SAVE_AS = "Save it as JPEG or PNG."
+SAVE_PICTURE_AS = "Save it as JPEG or PNG."
 
 
 class Picture(Struct, frozen=True):
@@ -128,7 +128,7 @@ def check_picture(data: bytes, name: str) -> Picture:
     except (IndexError, struct.error):
         raise _incomplete(shown) from None
     except _BadHeaderError as error:
-        raise PictureError(f"{shown} {error}.", _SAVE_AS) from None
+        raise PictureError(f"{shown} {error}.", SAVE_PICTURE_AS) from None
     _check_size(header, shown)
     return Picture(
         name=shown,
@@ -274,7 +274,7 @@ def _refuse_kind(data: bytes, name: str) -> PictureError:
             "Attach it as audio: /audio in a chat, --audio in run.",
         )
     if "picture" in what:
-        return PictureError(f"{name} is {what}, which cannot be read.", _SAVE_AS)
+        return PictureError(f"{name} is {what}, which cannot be read.", SAVE_PICTURE_AS)
     return PictureError(f"{name} is {what}, not a picture.", "Send a JPEG or PNG.")
 
 
@@ -356,7 +356,9 @@ def _check_size(header: _PictureHeader, name: str) -> None:
     width = header.width
     height = header.height
     if width < 1 or height < 1:
-        raise PictureError(f"{name} has no pixels: {width} × {height}.", _SAVE_AS)
+        raise PictureError(
+            f"{name} has no pixels: {width} × {height}.", SAVE_PICTURE_AS
+        )
     is_too_long = max(width, height) > _MAX_SIDE
     if is_too_long or width * height > MAX_PIXELS:
         raise PictureError(
@@ -620,7 +622,7 @@ def _convert(data: bytes, name: str) -> bytes:
         process = child_process.start(command)
     except OSError as error:
         raise PictureError(
-            f"{name} cannot be converted: {error.strerror}.", _SAVE_AS
+            f"{name} cannot be converted: {error.strerror}.", SAVE_PICTURE_AS
         ) from error
     try:
         converted, _ = process.communicate(data, timeout=_CONVERSION_SECONDS)
@@ -631,5 +633,7 @@ def _convert(data: bytes, name: str) -> bytes:
     finally:
         child_process.terminate(process, grace_seconds=0)
     if process.returncode != 0 or not converted:
-        raise PictureError(f"{name} cannot be converted: it is damaged.", _SAVE_AS)
+        raise PictureError(
+            f"{name} cannot be converted: it is damaged.", SAVE_PICTURE_AS
+        )
     return converted

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from localspec.chat.tool_loop import CallState
+from localspec.chat.tool_loop import REASON_MARK, CallState
 from localspec.report.lines import Role
 from localspec.sanitize import sanitize
 from localspec.tools import folder_tools
@@ -47,8 +47,6 @@ CALL_CHOICES = (
 """From the least that is allowed to the most, and last the refusal."""
 
 CALL_QUESTION = "The model asks to run a tool. May it?"
-REASON_MARK = "Reason: "
-"""What the model is told of a refusal goes on with the person's own words."""
 _MAX_SUMMARY = 400  # Characters of the arguments, in one line.
 _MAX_RESULT_LINE = 400
 _MAX_NAME = 100
@@ -58,7 +56,7 @@ _VISIBLE_CONTROLS = "\n\t\u200c\u200d"
 
 
 class CallLook(Struct, frozen=True):
-    """How the state of a call is shown: a sign, words and a role for the colour."""
+    """How the phase of a call is shown: a sign, words, and a role for the colour."""
 
     sign: str
     words: str
@@ -102,7 +100,7 @@ def shorten_name(name: str) -> str:
 
 
 def describe_arguments(request: CallRequest) -> tuple[CallArgument, ...]:
-    """Each argument in full. Arguments that are no JSON object are one text."""
+    """Each argument in full. Arguments that are no JSON object are one argument."""
     if not request.arguments:
         text = request.arguments_text.strip()
         if text in ("", "{}"):
@@ -238,7 +236,7 @@ def describe_outcome(state: CallState) -> str:
     if state.phase == "done" and text:
         parts.append(f" · {_count_characters(text)}")
     elif state.phase in ("refused", "stopped"):
-        # The rest is what the model is told of it.
+        # Before the mark are our own words, which the phase has said already.
         text = text.partition(REASON_MARK)[2]
     beginning = first_line(text)
     if beginning:

@@ -6,5 +6,10 @@
 - `approval.py` decides whether a call runs; `argument_check.py` finds wrong arguments.
 - `server_settings.py` reads which MCP servers a person configured. The client that
   connects them is in `extras/tools/`, because it needs the package `mcp`;
-  `connecting.py` finds it.
+  `connecting.py` finds it, and `background_connections.py` uses it without delaying a
+  chat.
+
+What happens between two answers of a model is in `chat/tool_loop.py`: `Toolbox` makes a
+`CallRequest` of what the model wrote, `Approvals` decides about it, and `Toolbox` calls
+the provider.
 """

@@ -57,7 +57,7 @@ class CallRequest(Struct, frozen=True):
 class CallDecision(Struct, frozen=True):
     verdict: Verdict
     reason: str = ""
-    """Of a "no": what the model is told."""
+    """What the model is told about a "no", or about a call that is "wrong"."""
 
     @property
     def is_allowed(self) -> bool:
@@ -86,9 +86,12 @@ class Approvals:
         self._reads_saved = reads_saved
         self._lock = threading.Lock()
         self._in_chat: dict[str, str] = {}
-        """Full names of tools, and their fingerprints."""
+        """The fingerprints of the tools that are allowed in this chat, by full name."""
         self._named: dict[str, str] = {}
-        """The same; the fingerprint is empty until the first call."""
+        """The fingerprints of the tools that the command line names, by full name.
+
+        A fingerprint is empty until the first call of its tool.
+        """
 
     def decide(
         self, request: CallRequest, ask: Callable[[CallRequest], CallDecision]
@@ -112,6 +115,7 @@ class Approvals:
         return decision
 
     def _find_approval(self, tool: ToolDefinition) -> Verdict | None:
+        """The verdict by which a tool may run without a question; None if it may not."""
         name = tool.full_name
         fingerprint = tool.fingerprint
         saved = SavedApproval(name, fingerprint)
@@ -124,7 +128,9 @@ class Approvals:
                 return None
             if not self._named[name]:
                 self._named[name] = fingerprint
-            return "named" if self._named[name] == fingerprint else None
+            if self._named[name] == fingerprint:
+                return "named"
+            return None
 
     def allow_named(self, names: Iterable[str]) -> None:
         """Allow tools by their full names, as they are when they are called first."""
@@ -151,14 +157,16 @@ class Approvals:
             self._in_chat.clear()
 
     def allowed_always(self) -> list[SavedApproval]:
-        """Read at each call: another window may have changed the file."""
+        """The saved approvals.
+
+        The file is read at each call: another window may have changed it.
+        """
         return data_files.read_list(DataFile.APPROVALS, SavedApproval)
 
     def _save(self, tool: ToolDefinition) -> None:
-        """A name may have several rows, such as `folder.read` of two folders."""
-        _write(
-            [*self.allowed_always(), SavedApproval(tool.full_name, tool.fingerprint)]
-        )
+        """Add a row. A name may have several, such as `folder.read` of two folders."""
+        approval = SavedApproval(tool.full_name, tool.fingerprint)
+        _write([*self.allowed_always(), approval])
 
 
 def _write(approvals: list[SavedApproval]) -> None:

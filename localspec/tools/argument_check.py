@@ -106,13 +106,20 @@ def _check_value(schema: Mapping[str, Any], value: Any, place: str) -> str:
 
 def _list_types(declared: Any) -> list[str]:
     """The types that a schema names; none if one of them is unknown."""
-    given = declared if isinstance(declared, list) else [declared]
+    given = [declared]
+    if isinstance(declared, list):
+        given = declared
     names = [name for name in given if isinstance(name, str) and name in _TYPES]
-    return names if len(names) == len(given) else []
+    if len(names) < len(given):
+        return []
+    return names
 
 
 def _has_type(value: Any, name: str) -> bool:
-    """As JSON Schema: true is no integer, and 3.0 is one."""
+    """Whether a value has a type, as JSON Schema defines it.
+
+    True is no integer, and 3.0 is one.
+    """
     if isinstance(value, bool):
         return name == "boolean"
     if name == "integer" and isinstance(value, float):
@@ -121,5 +128,8 @@ def _has_type(value: Any, name: str) -> bool:
 
 
 def _join(place: str, name: str) -> str:
+    """`filter.name` for a part of `filter`; a name at the top stands alone."""
     shown = name[:_MAX_SHOWN]
-    return f"{place}.{shown}" if place else shown
+    if not place:
+        return shown
+    return f"{place}.{shown}"

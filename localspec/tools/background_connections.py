@@ -39,11 +39,16 @@ class ServerState(Struct, frozen=True):
         """Why its tools cannot be called; empty if they can."""
         if self.error is not None:
             return self.error.message
-        return "" if self.phase == "connected" else self.phase
+        if self.phase == "connected":
+            return ""
+        return self.phase
 
 
 class BackgroundConnections:
-    """All methods may be called from any thread."""
+    """The configured servers of a chat, on their way into its toolbox.
+
+    All methods may be called from any thread.
+    """
 
     def __init__(
         self, toolbox: Toolbox, on_change: Callable[[], object] = lambda: None
@@ -53,7 +58,7 @@ class BackgroundConnections:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._states: dict[str, ServerState] = {}
-        """By name, in the order of the settings."""
+        """The state of each server by its name, in the order of the settings."""
         self._threads: list[threading.Thread] = []
         self._notices: list[Notice] = []
         self._is_closed = False
@@ -89,7 +94,9 @@ class BackgroundConnections:
         if isinstance(connected, LocalspecError):
             notice = Notice("warning", "tools", connected.message, connected.hint)
             with self._lock:
-                self._states[server.name] = ServerState(server, "failed", connected)
+                self._states[server.name] = ServerState(
+                    server, "failed", error=connected
+                )
                 self._notices.append(notice)
         elif self._add(connected):
             with self._lock:
@@ -97,14 +104,17 @@ class BackgroundConnections:
         self._on_change()
 
     def _add(self, provider: ToolProvider) -> bool:
-        """Whether the chat is still open; else the provider is closed."""
+        """Add a provider to the toolbox. If the chat is closed, close it instead.
+
+        Returns whether it was added.
+        """
         with self._lock:
-            is_wanted = not self._is_closed
-            if is_wanted:
+            is_added = not self._is_closed
+            if is_added:
                 self._toolbox.add(provider)
-        if not is_wanted:
+        if not is_added:
             provider.close()
-        return is_wanted
+        return is_added
 
     @property
     def states(self) -> list[ServerState]:
@@ -137,15 +147,14 @@ class BackgroundConnections:
         return notices
 
     def begin_to_close(self) -> None:
-        """`close` on a thread; does not wait.
+        """Run `close` on a thread. Does not wait.
 
-        It is no daemon: a program that is left right away ends the servers before it
-        exits.
+        The thread is no daemon: a program that exits at once still ends its servers.
         """
         threading.Thread(target=self.close, daemon=False, name="close tools").start()
 
     def close(self) -> None:
-        """End the servers; one that still connects ends as soon as it has."""
+        """End the servers; one that still connects ends as soon as it has connected."""
         with self._lock:
             self._is_closed = True
         self._toolbox.close()

@@ -67,7 +67,7 @@ class ServerSettings(Struct, frozen=True):
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = ""
     url: str = ""
-    """Of a server that speaks streamable HTTP."""
+    """The address of a server that speaks streamable HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict)
     enabled: bool = True
     timeout: float = DEFAULT_TIMEOUT
@@ -85,7 +85,7 @@ class ServerSettings(Struct, frozen=True):
 
 class ConfiguredServers(Struct, frozen=True):
     servers: tuple[ServerSettings, ...] = ()
-    """In the order of the files; config.toml's first."""
+    """The servers in the order of the files, config.toml's first."""
     errors: tuple[str, ...] = ()
     """One line for each server, or file, that cannot be used, with its place."""
 

@@ -31,7 +31,7 @@ class ToolDefinition(Struct, frozen=True):
     claims: tuple[str, ...] = ()
     """What the provider says of the tool, such as "read-only".
 
-    It is shown, and nothing relies on it.
+    It is shown, and nothing relies on it: a server may claim anything.
     """
     origin: str = ""
     """What stands behind the provider's name: a folder, a program or an address."""
@@ -72,10 +72,11 @@ class ToolResult(Struct, frozen=True):
     is_error: bool = False
     pictures: tuple[ResultPicture, ...] = ()
     n_left_out: int = 0
-    """Characters that were cut; the text says so."""
+    """How many characters were cut; the text says so."""
     failure: str = ""
-    """What a person is told if the provider itself has failed, such as a server that
-    has ended.
+    """What a person is told if the provider itself has failed; else empty.
+
+    Example: the server has ended.
     """
 
 
@@ -86,6 +87,7 @@ def make_result(text: str, pictures: Sequence[ResultPicture] = ()) -> ToolResult
 
 
 def make_error(text: str) -> ToolResult:
+    """A result that tells the model what went wrong, cut as `make_result` cuts."""
     kept, n_left_out = cut_text(text, MAX_RESULT_CHARACTERS)
     return ToolResult(text=kept, is_error=True, n_left_out=n_left_out)
 

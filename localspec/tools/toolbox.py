@@ -27,7 +27,7 @@ _MAX_NAME = 64
 """Characters of a name that every chat template and API takes."""
 _MAX_LISTED_NAMES = 20
 _MAX_LEVELS = 100
-"""Of nested arguments. `json.dumps` and other recursive code has room for more."""
+"""How deep arguments may be nested. `json.dumps` and other recursive code bears more."""
 
 
 class NamedTool(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Toolbox:
         self._providers: dict[str, ToolProvider] = {}
         self._disabled_providers: set[str] = set()
         self._disabled_tools: set[str] = set()
-        """Full names."""
+        """The full names of the tools that are off by themselves."""
         for provider in providers:
             self.add(provider)
 
@@ -151,7 +151,11 @@ class Toolbox:
     def _set_tool(
         self, tool: ToolDefinition, own_tools: Iterable[str], *, enabled: bool
     ) -> None:
-        """If the provider is off, a tool that is turned on is its only one."""
+        """Turn a tool on or off; `own_tools` are the full names of all of its provider.
+
+        If the provider is off, a tool that is turned on is the only one that is on. With
+        `time` off, turning on `time.now` leaves `time.convert` off.
+        """
         if not enabled:
             self._disabled_tools.add(tool.full_name)
             return
@@ -196,14 +200,16 @@ class Toolbox:
                 return named.tool
             if named.tool.name == model_name:
                 alike.append(named.tool)
-        return alike[0] if len(alike) == 1 else None
+        if len(alike) == 1:
+            return alike[0]
+        return None
 
     def schemas(self) -> dict[str, Mapping[str, Any]]:
         """The JSON Schema of each tool's arguments, by the name that the model uses."""
         return {named.name: named.tool.schema for named in self.list_named()}
 
     def to_json(self) -> str:
-        """OpenAI's array of tools, as `GenerateCommand.tools`; empty without any."""
+        """OpenAI's array of tools, as `GenerateCommand.tools`; empty if none is on."""
         tools: list[dict[str, Any]] = []
         for named in self.list_named():
             function = {
@@ -212,12 +218,19 @@ class Toolbox:
                 "parameters": named.tool.schema,
             }
             tools.append({"type": "function", "function": function})
-        return json.dumps(tools, ensure_ascii=False) if tools else ""
+        if not tools:
+            return ""
+        return json.dumps(tools, ensure_ascii=False)
 
     # --- calls
 
     def make_request(self, call_id: str, name: str, arguments: str) -> CallRequest:
-        """A call as the model wrote it, checked; `arguments` is JSON, or should be."""
+        """A call as the model wrote it, checked; `arguments` is JSON, or should be.
+
+        A call that cannot run has a `problem`. For example, `{"path": 3}` for a tool
+        whose path is a text gives "The arguments are wrong: path must be of the type
+        string."
+        """
         tool = self.find(name)
         problem = ""
         parsed: Any = None
@@ -240,7 +253,14 @@ class Toolbox:
             wrong = argument_check.find_problem(tool.schema, parsed)
             if wrong:
                 problem = f"The arguments are wrong: {wrong}."
-        return CallRequest(call_id, name, tool, parsed, shown, problem)
+        return CallRequest(
+            call_id=call_id,
+            name=name,
+            tool=tool,
+            arguments=parsed,
+            arguments_text=shown,
+            problem=problem,
+        )
 
     def _describe_unknown(self, name: str) -> str:
         names = [named.name for named in self.list_named()]
@@ -275,7 +295,10 @@ def _list_names(tools: Iterable[ToolDefinition], provider: str) -> list[str]:
 
 
 def _join_name(tool: ToolDefinition) -> str:
-    """A Python function of the API has no provider's name before its own."""
+    """The name for the model, perhaps not unique: `time_now` for `time.now`.
+
+    A Python function of the API has no provider's name before its own.
+    """
     joined = tool.name
     if tool.provider:
         joined = f"{tool.provider}_{tool.name}"
@@ -293,7 +316,10 @@ def _make_unique(name: str, taken: set[str]) -> str:
 
 
 def _count_levels(value: Any) -> int:
-    """How deep objects and lists are nested: 2 for [[1]], at most one more than allowed."""
+    """How deep objects and lists are nested: 2 for [[1]].
+
+    The count stops at `_MAX_LEVELS` + 1, so that the deepest arguments cost no more.
+    """
     n_levels = 0
     inner = [value]
     while n_levels <= _MAX_LEVELS:
@@ -314,8 +340,8 @@ def _count_levels(value: Any) -> int:
 def _escape(text: str) -> str:
     """The text with escapes for what cannot be seen.
 
-    A person reads the arguments before saying yes. Characters that hide or turn round
-    others must not change what that person sees.
+    A person reads the arguments before saying yes. Characters that hide others, or
+    reverse their order, must not change what that person sees.
     """
     if text.isprintable():
         return text

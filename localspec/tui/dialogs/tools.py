@@ -38,6 +38,8 @@ _KEY_HINTS = "space on or off   s all of its server   a ask again   esc done"
 
 
 class ToolRow(Struct, frozen=True):
+    """A tool as the list shows it."""
+
     tool: ToolDefinition
     is_enabled: bool
     is_always_allowed: bool
@@ -58,7 +60,7 @@ class ToolsScreen(ModalScreen[None]):
         super().__init__()
         self._tools = tools
         self._drawn: tuple[object, ...] = ()
-        """What the list shows."""
+        """What the list shows: it is filled again only if that has changed."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -153,11 +155,15 @@ class ToolsScreen(ModalScreen[None]):
 
 
 def _draw_row(row: ToolRow) -> Content:
-    mark = "•" if row.is_enabled else " "
-    style = "" if row.is_enabled else "$muted"
-    state = "on" if row.is_enabled else "off"
-    if row.is_enabled and row.is_always_allowed:
-        state = "on, always allowed"
+    mark = " "
+    style = "$muted"
+    state = "off"
+    if row.is_enabled:
+        mark = "•"
+        style = ""
+        state = "on"
+        if row.is_always_allowed:
+            state = "on, always allowed"
     name = shorten_name(row.tool.name)
     return Content.assemble((f"{mark} {name}", style), (f"  {state}", "$muted"))
 
