@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,6 +20,11 @@ import click
 from localspec.cli import global_options, word_wrap
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
+
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None  # type: ignore[assignment,unused-ignore]
 
 if TYPE_CHECKING:
     from localspec.protocol.events import Notice
@@ -153,6 +158,17 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
 def can_prompt_user() -> bool:
     """Whether stdin and stderr are a terminal."""
     return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+
+
+def discard_typed() -> None:
+    """Drop what was typed and not read yet, so that it does not answer a question.
+
+    Does nothing if stdin is no terminal.
+    """
+    if termios is None:
+        return
+    with suppress(termios.error, OSError, ValueError, AttributeError):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def can_open_app() -> bool:

@@ -95,11 +95,15 @@ class ToolCallPrinter:
     # ----------------------------------------------------------------------------
 
     def ask_call(self, request: CallRequest, stop: StopSignal) -> CallDecision:
-        """Ask until there is an answer. Ctrl+C stops the whole answer."""
+        """Ask until there is an answer. Ctrl+C stops the whole answer.
+
+        What was typed before the question allows nothing.
+        """
         self._progress.clear()
         self._hooks.start_new_line()
         self._asked_id = request.call_id
         with self._hooks.show_input():
+            terminal.discard_typed()
             self._print_question(request)
             while not stop.is_set():
                 typed = _read_line()
