@@ -29,8 +29,9 @@ from localspec.install_hints import GRAMMAR_PACKAGES, install_command
 from localspec.models.chat_template.call_layouts import CallLayout, JsonArguments
 from localspec.models.chat_template.schema_references import BudgetExceededError
 from localspec.sanitize import sanitize
-from localspec.spec.constraints import one_of
+from localspec.spec.constraints import finite_values, one_of
 from localspec.spec.constraints.call_grammars import CallGrammarText, CallGrammarWriter
+from localspec.spec.constraints.deep_stack import run_with_deep_stack
 from localspec.spec.constraints.gbnf import gbnf_to_lark
 from localspec.spec.constraints.lark import ControlTexts
 from localspec.spec.constraints.notations import (
@@ -99,6 +100,8 @@ _MAX_OUTLINE_CHARS = 128 * 1024
 """Outlines of alternatives up to this length are compared outside of that process: as
 many as a schema may have.
 """
+_MAX_PROPERTIES = 500
+"""Of one object of a tool's arguments."""
 # Tokens that are tested one by one, while not all that are allowed are known.
 _MAX_LAZY = 64
 _MAX_FORCED_BYTES = 256  # More than a draft can hold.
@@ -222,10 +225,12 @@ class Grammars:
         """A schema as a grammar can contain it; None if it is of no use."""
         try:
             text = json.dumps(_change_schemas(schema, _drop_annotations))
-            if len(text) > MAX_CHARS:
+            if len(text) > MAX_CHARS or _has_many_properties(schema):
                 return None
             with _translate_errors("JSON Schema"):
                 checked = json.loads(_checked_schema(text))
+                if not finite_values.have_all_finite_values(checked):
+                    return None
                 complete = _change_schemas(checked, _bound_numbers)
                 grammar = schema_to_grammar(json.dumps(complete))
                 _check_state(make_matcher(self._set_up(), grammar))
@@ -283,7 +288,11 @@ def make_matcher(
     import llguidance  # noqa: PLC0415  optional
 
     limits = llguidance.LLParserLimits(**_LIMITS)
-    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+
+    def make() -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+
+    return run_with_deep_stack(make)
 
 
 # --- JSON Schemas
@@ -291,7 +300,7 @@ def make_matcher(
 
 def check_outlines(outlines: Iterable[str]) -> None:
     """Raise GrammarError if alternatives of `oneOf` overlap, by their outlines."""
-    one_of.check_outlines(outlines, _SCHEMA_OPTIONS)
+    run_with_deep_stack(lambda: one_of.check_outlines(outlines, _SCHEMA_OPTIONS))
 
 
 def _checked_schema(text: str) -> str:
@@ -300,6 +309,10 @@ def _checked_schema(text: str) -> str:
     What may take much time or memory is tried in a process of its own first.
     """
     schema = _read_schema(text)
+    if not finite_values.has_finite_value(schema):
+        raise GrammarError(
+            "No text satisfies the JSON Schema: it refers to itself without end."
+        )
     complete = json.dumps(schema)
     outlines = _outline_alternatives(schema)
     n_chars = sum(len(outline) for outline in outlines)
@@ -404,6 +417,26 @@ def _has_merged_parts(schema: Any) -> bool:
     if keywords & _COMBINED_KEYWORDS and len(keywords) > 1:
         return True
     return any(_has_merged_parts(part) for part in schema.values())
+
+
+def _has_many_properties(schema: Any) -> bool:
+    """Whether an object has more named properties than a call's grammar can have.
+
+    Behind each of them any later one may follow, and llguidance gives up in the middle
+    of an answer when it follows more than 2,000 possibilities at once. One property
+    takes three in Gemma's notation.
+    """
+    has_many = False
+
+    def look(part: dict[str, Any]) -> dict[str, Any]:
+        nonlocal has_many
+        properties = part.get("properties")
+        if isinstance(properties, dict) and len(properties) > _MAX_PROPERTIES:
+            has_many = True
+        return part
+
+    _change_schemas(schema, look)
+    return has_many
 
 
 def _change_schemas(

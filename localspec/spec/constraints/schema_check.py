@@ -18,9 +18,10 @@ from pathlib import Path
 from localspec import child_process
 from localspec.errors import GrammarError
 from localspec.spec.constraints import grammars
+from localspec.spec.constraints.deep_stack import run_with_deep_stack
 
 _MAX_MEMORY = 256 * 1024 * 1024
-"""Bytes of address space beyond what the libraries take."""
+"""Bytes of address space beyond what the libraries and the stack take."""
 _MAX_CPU_SECONDS = 1
 
 
@@ -40,6 +41,11 @@ class _ByteTokenizer:
 
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
+    # Under a limit of memory no thread with such a stack could be started.
+    run_with_deep_stack(_check)
+
+
+def _check() -> None:
     import llguidance  # noqa: PLC0415  optional
 
     schema, *outlines = json.loads(sys.stdin.buffer.read())

@@ -369,6 +369,60 @@ def test_a_name_that_no_call_can_hold_is_refused(format_name: str, name: str) ->
         start(format_name, {name: SCHEMAS["now"]})
 
 
+def with_argument(part: Any, **definitions: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"a": part},
+        "required": ["a"],
+        "$defs": definitions,
+    }
+
+
+HOSTILE: Mapping[str, dict[str, Any]] = {
+    "a reference to itself": {"$ref": "#"},
+    "references in a circle": with_argument(
+        {"$ref": "#/$defs/A"}, A={"$ref": "#/$defs/B"}, B={"$ref": "#/$defs/A"}
+    ),
+    "alternatives that are itself": with_argument(
+        {"$ref": "#/$defs/A"}, A={"anyOf": [{"$ref": "#/$defs/A"}]}
+    ),
+    "an object that must have itself": with_argument({"$ref": "#"}),
+    "an argument that no value fits": {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/properties/a"}},
+    },
+    "3,000 arguments": {
+        "type": "object",
+        "properties": {f"p{i}": {"type": "string"} for i in range(3_000)},
+    },
+    "500 arguments": {
+        "type": "object",
+        "properties": {f"p{i}": {"type": "string"} for i in range(500)},
+    },
+    "a chain of 3,000 references": with_argument(
+        {"$ref": "#/$defs/d0"},
+        **{f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3_000)},
+        d3000={"type": "string"},
+    ),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("format_name", ["tags", "gemma", "python", "dsml", "gpt-oss"])
+def test_no_schema_of_a_server_ends_an_answer_or_the_engine(
+    format_name: str, what: str
+) -> None:
+    """A grammar that fails in the middle of a call would end the answer."""
+    rng = random.Random(7)
+    states = start(format_name, {"weather": HOSTILE[what]})
+    for state in states.by_mark.values():
+        for _ in range(60):
+            allowed = state.allowed_tokens()
+            assert len(allowed)
+            state = state.advance(int(rng.choice(allowed)))
+
+
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="LLAMA_CPP_CHECKOUT is not set")
 @pytest.mark.parametrize(
     "path", sorted(FOLDER.glob("*.jinja")), ids=lambda path: path.stem

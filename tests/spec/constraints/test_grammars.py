@@ -343,6 +343,10 @@ HOSTILE_GRAMMARS = (
     "root ::= r0\n"
     + "".join(f"r{i} ::= r{i + 1}\n" for i in range(3000))
     + 'r3000 ::= "a"',
+    # A stack of 8 MB is too small for these rules.
+    "root ::= r0\n"
+    + "".join(f'r{i} ::= "a" r{i + 1} | "b"\n' for i in range(5000))
+    + 'r5000 ::= "z"',
 )
 
 
@@ -373,6 +377,7 @@ REFUSED = (
     ('{"$ref": "https://example.org/schema"}', "https://example.org/schema"),
     ('{"$ref": "#/$defs/none"}', "/$defs/none"),
     ('{"enum": []}', "empty"),
+    ('{"$ref": "#"}', "refers to itself without end"),
     ('{"title": "' + "x" * 200_000 + '"}', "characters"),
 )
 UNUSABLE = [
@@ -395,6 +400,20 @@ def test_what_cannot_be_honoured_is_refused_in_one_short_sentence(
         demo.start(grammar, schema)
     assert len(error.value.message) < 300 and error.value.message.endswith(".")
     assert reason in error.value.message
+
+
+def test_definitions_in_a_long_chain_need_no_larger_stack_of_the_caller(
+    demo: Grammars,
+) -> None:
+    """llguidance follows references by recursion: 1,500 of them end a process."""
+    definitions: dict[str, Any] = {
+        f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}}
+        for i in range(2_000)
+    }
+    definitions["d2000"] = {"type": "string"}
+    schema = {"$ref": "#/$defs/d0", "$defs": definitions}
+    state = demo.start("", json.dumps(schema))
+    assert len(state.allowed_tokens())
 
 
 def test_definitions_may_name_each_other_without_end(
