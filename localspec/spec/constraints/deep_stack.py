@@ -42,7 +42,7 @@ def run_with_deep_stack(work: Callable[[], _Result]) -> _Result:
         _kind.has_deep_stack = True
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  raised where it is waited for
+        except BaseException as error:  # raised where it is waited for
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -416,7 +416,8 @@ def test_no_schema_of_a_server_ends_an_answer_or_the_engine(
     """A grammar that fails in the middle of a call would end the answer."""
     rng = random.Random(7)
     states = start(format_name, {"weather": HOSTILE[what]})
-    for state in states.by_mark.values():
+    for behind_mark in states.by_mark.values():
+        state = behind_mark
         for _ in range(60):
             allowed = state.allowed_tokens()
             assert len(allowed)

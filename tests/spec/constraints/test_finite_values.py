@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from localspec.spec.constraints.finite_values import (
-    have_all_finite_values,
     has_finite_value,
+    have_all_finite_values,
 )
 
 TEXT = {"type": "string"}
