@@ -26,7 +26,6 @@ from localspec.protocol.events import (
     TokenClass,
     token_to_json,
 )
-from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     ChatMessage,
     GenerateCommand,
@@ -34,6 +33,9 @@ from localspec.protocol.wire import (
     VerifyMode,
 )
 from localspec.tools.approval import REFUSALS, Verdict
+
+_NO_PROMPT = {"prompt_tokens": 0, "reused_tokens": 0, "verify": "coupled"}
+"""Of an answer that was stopped before it began."""
 
 
 class AnswerTimings(TypedDict):
@@ -226,11 +228,14 @@ def build_answer(
     loaded: LoadedModel,
     load_notices: Sequence[Notice] = (),
 ) -> Answer:
-    """The whole answer. One that was stopped before it began is empty and `cancelled`."""
+    """A step of an answer, or all of it; the figures are those of all steps so far.
+
+    One that was stopped before it began is empty and `cancelled`.
+    """
     finished = generated.finished
     if finished is None:
-        finished = GenerationFinished("cancelled", totals=_empty_totals())
-    totals = finished.totals
+        finished = GenerationFinished("cancelled")
+    totals = {**_NO_PROMPT, **generated.joined_totals}
     turn = generated.turn
     timings = {"load_ms": round(ready.load_ms, 3), **totals["timings"]}
     return Answer(
@@ -267,11 +272,10 @@ def make_call(call: ToolCall, result: CallResult) -> AnswerCall:
     )
 
 
-def join_steps(answers: Sequence[Answer], rounds: Sequence[Round]) -> Answer:
+def join_steps(answers: Sequence[Answer]) -> Answer:
     """The answer of one step, or of several with calls between them.
 
-    Tokens, times and draft tokens are those of all steps. The prompt is that of the last
-    one, which has the steps before it. `rounds` are those of all steps.
+    The figures are those of the last one: they have the steps before it.
     """
     last = answers[-1]
     if len(answers) == 1:
@@ -287,44 +291,5 @@ def join_steps(answers: Sequence[Answer], rounds: Sequence[Round]) -> Answer:
         text="".join(answer.text for answer in answers),
         said="\n\n".join(filter(None, said)),
         tokens=tuple(tokens),
-        timings=_join_timings(answers),
-        speculation=cast(AnswerSpeculation, RoundTotals.of(rounds).to_json()),
         notices=tuple(notices),
     )
-
-
-def _join_timings(answers: Sequence[Answer]) -> AnswerTimings:
-    """The sums; the first token is that of the first step.
-
-    Speed counts from the first token of each step: of two steps with 3 and 5 tokens, 6
-    tokens were decoded in `decode_ms`.
-    """
-    timings = [answer.timings for answer in answers]
-    decode_ms = sum(each["decode_ms"] for each in timings)
-    n_decoded = sum(max(0, len(answer.tokens) - 1) for answer in answers)
-    speed = None
-    if n_decoded and decode_ms:
-        speed = round(n_decoded / decode_ms * 1000, 3)
-    return {
-        "load_ms": timings[0]["load_ms"],
-        "prefill_ms": round(sum(each["prefill_ms"] for each in timings), 3),
-        "first_token_ms": timings[0]["first_token_ms"],
-        "decode_ms": round(decode_ms, 3),
-        "tokens_per_second": speed,
-    }
-
-
-def _empty_totals() -> dict[str, Any]:
-    timings = {
-        "prefill_ms": 0.0,
-        "first_token_ms": None,
-        "decode_ms": 0.0,
-        "tokens_per_second": None,
-    }
-    return {
-        "prompt_tokens": 0,
-        "reused_tokens": 0,
-        "verify": "coupled",
-        "timings": timings,
-        "speculation": RoundTotals().to_json(),
-    }

@@ -45,7 +45,7 @@ from localspec.config.options import OPTIONS
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, LoadOptions, recent_pairs
 from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
-from localspec.protocol.events import EngineReady, Notice, Round
+from localspec.protocol.events import EngineReady, Notice
 
 _T = TypeVar("_T")
 
@@ -475,11 +475,7 @@ class AnswerRun:
     def build_answer(self) -> Answer:
         """The whole answer, when its last job has ended."""
         jobs = [*self._ended, self.job]
-        answers = [job.result() for job in jobs]
-        rounds: list[Round] = []
-        for job in jobs:
-            rounds += job.generated.rounds
-        answer = join_steps(answers, rounds)
+        answer = join_steps([job.result() for job in jobs])
         if self._use is None:
             return answer
         calls = self._use.steps.calls

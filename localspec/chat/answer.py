@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -67,6 +67,26 @@ def with_plain_speed(end: GenerationFinished, speed: float) -> GenerationFinishe
     )
 
 
+class AnswerFigures(Struct, frozen=True):
+    """Rounds and their sums: of one step of an answer, or of several."""
+
+    rounds: list[Round]
+    totals: RoundTotals
+    decode_speed: DecodeSpeed
+
+    @classmethod
+    def of(cls, rounds: Iterable[Round]) -> AnswerFigures:
+        figures = cls([], RoundTotals(), DecodeSpeed())
+        for event in rounds:
+            figures.add(event)
+        return figures
+
+    def add(self, event: Round) -> None:
+        self.rounds.append(event)
+        self.totals.add(event)
+        self.decode_speed.add(event)
+
+
 class AnswerDelta(Struct, frozen=True):
     """An event, and the text that it adds to an answer."""
 
@@ -81,6 +101,10 @@ class AnswerDelta(Struct, frozen=True):
 
 class GeneratedAnswer:
     """Accumulates the events of one answer.
+
+    An answer with calls of tools has a step before each of its results: each is a
+    `GeneratedAnswer`. Its `figures` and `joined_totals` are those of all steps so far,
+    and everything else is its own.
 
     One thread adds events. Others may read the statistics meanwhile, but not `turn` and
     `text`.
@@ -100,6 +124,8 @@ class GeneratedAnswer:
         self.picture: PictureReading | None = None
         """The picture that is being read; None before and after."""
         self.notices: list[Notice] = []
+        self.earlier_steps: tuple[GeneratedAnswer, ...] = ()
+        self._all_steps: AnswerFigures | None = None  # None for a first step.
         self.finished: GenerationFinished | None = None
         self.engine_exit: EngineExit | None = None
         self._turn = turn or Turn("")
@@ -110,6 +136,23 @@ class GeneratedAnswer:
         self._splitter = make_parser(thinking_markers)
         self._calls: AnswerCallReader | None = None
         """None if the answer is offered no tools: then its text has no calls."""
+
+    def continue_from(self, earlier_steps: Sequence[GeneratedAnswer]) -> None:
+        """Make it a later step of an answer."""
+        if not earlier_steps:
+            return
+        rounds: list[Round] = []
+        for step in earlier_steps:
+            rounds += step.rounds
+        self.earlier_steps = tuple(earlier_steps)
+        self._all_steps = AnswerFigures.of([*rounds, *self.rounds])
+
+    @property
+    def figures(self) -> AnswerFigures:
+        """Of all steps so far."""
+        if self._all_steps is not None:
+            return self._all_steps
+        return AnswerFigures(self.rounds, self.totals, self.decode_speed)
 
     def offer_tools(
         self, format_name: str, schemas: Mapping[str, Any] | None = None
@@ -163,6 +206,8 @@ class GeneratedAnswer:
             self.rounds.append(event)
             self.totals.add(event)
             self.decode_speed.add(event)
+            if self._all_steps is not None:
+                self._all_steps.add(event)
             text = "".join(token.text for token in event.tokens)
         elif isinstance(event, Prefill):
             self.prefill = event
@@ -243,7 +288,9 @@ class GeneratedAnswer:
 
     @property
     def first_token_ms(self) -> float | None:
-        """None before the end."""
+        """Of the first step; None before its end."""
+        if self.earlier_steps:
+            return self.earlier_steps[0].first_token_ms
         return self._timing("first_token_ms")
 
     @property
@@ -262,6 +309,46 @@ class GeneratedAnswer:
     def final_totals(self) -> dict[str, Any]:
         """Those of the event that ended the answer; empty before it."""
         return self.finished.totals if self.finished else {}
+
+    @property
+    def joined_totals(self) -> dict[str, Any]:
+        """`final_totals`, with the sums of all steps.
+
+        The prompt is that of the last step, which has the steps before it. An answer
+        that was stopped before it began has sums of nothing.
+        """
+        own = self.final_totals
+        if not self.earlier_steps and "speculation" in own:
+            return own
+        totals = self.figures.totals
+        return {
+            **own,
+            "tokens": totals.tokens,
+            "timings": self._join_timings(),
+            "speculation": totals.to_json(),
+        }
+
+    def _join_timings(self) -> dict[str, float | None]:
+        """Speed counts from the first token of each step.
+
+        Of two steps with 3 and 5 tokens, 6 tokens were decoded in `decode_ms`.
+        """
+        prefill_ms = 0.0
+        decode_ms = 0.0
+        n_decoded = 0
+        for step in (*self.earlier_steps, self):
+            prefill_ms += step._timing("prefill_ms") or 0.0
+            decode_ms += step._timing("decode_ms") or 0.0
+            n_decoded += max(0, step.totals.tokens - 1)
+        speed = None
+        if n_decoded and decode_ms:
+            speed = round(n_decoded / decode_ms * 1000, 3)
+        return {
+            "prefill_ms": round(prefill_ms, 3),
+            "first_token_ms": self.first_token_ms,
+            "decode_ms": round(decode_ms, 3),
+            "tokens_per_second": speed,
+        }
 
 
 def replay_turn(

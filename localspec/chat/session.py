@@ -218,7 +218,16 @@ class ChatSession:
             events = [each for each in last.events if not isinstance(each, Round)]
             last = replace(last, events=tuple(events))
         answer, _ = replay_turn(last, self.thinking_markers)
+        if with_rounds:
+            answer.continue_from(self._replay_earlier_steps())
         return answer
+
+    def _replay_earlier_steps(self) -> list[GeneratedAnswer]:
+        """The steps of the last question before its last one."""
+        if not self.conversation.turns:
+            return []
+        *earlier, _ = self.conversation.list_steps(self.conversation.turns[-1].id)
+        return [replay_turn(turn, self.thinking_markers)[0] for turn in earlier]
 
     # --- reading
     # --------------------------------------------------------------------------
@@ -580,6 +589,7 @@ class ChatSession:
         self.withdrawn_question = None
         self._stop.clear()
         self.is_answering = True
+        answer.continue_from(self._replay_earlier_steps())  # Of a step that is retried.
         self.stats.start_answer(answer)
 
     def return_to(self, turn_id: int) -> str:
@@ -752,7 +762,9 @@ class ChatSession:
         with suppress(LocalspecError):  # An engine that has exited reports it itself.
             results = fit_results(engine, self.conversation, options, results)
         self.conversation.add_results(results)
+        before = self.answer
         answer = self.recorder.record_question(self.thinking_markers)
+        answer.continue_from((*before.earlier_steps, before))
         self.stats.start_answer(answer)
 
     def _keep_picture(

@@ -7,7 +7,12 @@ from copy import deepcopy
 
 from msgspec import Struct, field
 
-from localspec.chat.answer import AnswerDelta, GeneratedAnswer, with_plain_speed
+from localspec.chat.answer import (
+    AnswerDelta,
+    AnswerFigures,
+    GeneratedAnswer,
+    with_plain_speed,
+)
 from localspec.chat.decode_speed import DecodeSpeed, Speedup
 from localspec.fit import speedup_model
 from localspec.protocol.events import (
@@ -35,7 +40,8 @@ class SpeculationStats(Struct):
     """Statistics of a chat.
 
     `totals` are those of all answers. Everything else is about the answer that is being
-    generated or, between two answers, about the last one.
+    generated or, between two answers, about the last one. If it calls tools, its figures
+    are those of all its steps, and its plan and prompt those of the last one.
     """
 
     # Pass costs of the pair; None until they are measured.
@@ -56,9 +62,10 @@ class SpeculationStats(Struct):
         `plain_speed`: what to compare it with if its own rounds do not say it.
         """
         stats = cls()
-        stats.answer.rounds = list(rounds)
-        stats.answer.totals = RoundTotals.of(rounds)
-        stats.answer.decode_speed = DecodeSpeed.of(rounds)
+        figures = AnswerFigures.of(rounds)
+        stats.answer.rounds = figures.rounds
+        stats.answer.totals = figures.totals
+        stats.answer.decode_speed = figures.decode_speed
         if plain_speed is not None:
             stats._last_speeds[False] = plain_speed
         return stats
@@ -86,9 +93,12 @@ class SpeculationStats(Struct):
 
         What is shown of it is added to the copy.
         """
+        answer = GeneratedAnswer()
+        answer.continue_from(self.answer.earlier_steps)
         return SpeculationStats(
             self.measured,
             totals=deepcopy(self.totals),
+            answer=answer,
             _previous_plan=self.plan,
             _previous_prefill=self._prefill,
             _last_speeds=dict(self._last_speeds),
@@ -101,10 +111,10 @@ class SpeculationStats(Struct):
 
     def _keep_speed(self) -> None:
         """Remember the speed of an answer before another one is shown."""
-        answer = self.answer
-        speed = answer.decode_speed.tokens_per_second
-        if speed is not None and answer.decode_speed.is_comparable:
-            self._last_speeds[bool(answer.totals.drafted)] = speed
+        figures = self.figures
+        speed = figures.decode_speed.tokens_per_second
+        if speed is not None and figures.decode_speed.is_comparable:
+            self._last_speeds[bool(figures.totals.drafted)] = speed
 
     def add(self, event: Event) -> AnswerDelta:
         """The delta of an end says what the answer is compared with."""
@@ -114,6 +124,11 @@ class SpeculationStats(Struct):
         if isinstance(event, GenerationFinished) and plain_speed is not None:
             event = with_plain_speed(event, plain_speed)
         return self.answer.add(event)
+
+    @property
+    def figures(self) -> AnswerFigures:
+        """Of the answer, with all its steps."""
+        return self.answer.figures
 
     @property
     def plan(self) -> SpeculationPlan | None:
@@ -144,7 +159,7 @@ class SpeculationStats(Struct):
 
     @property
     def recent_rounds(self) -> Sequence[Round]:
-        return self.answer.rounds[-RECENT_ROUNDS:]
+        return self.figures.rounds[-RECENT_ROUNDS:]
 
     @property
     def recent(self) -> RoundTotals:
@@ -161,7 +176,7 @@ class SpeculationStats(Struct):
     @property
     def tokens_per_second(self) -> float | None:
         """The speed of the answer; None until a round is timed."""
-        return self.answer.decode_speed.tokens_per_second
+        return self.figures.decode_speed.tokens_per_second
 
     @property
     def recent_tokens_per_second(self) -> float | None:
@@ -187,9 +202,10 @@ class SpeculationStats(Struct):
             return saved
         if self.is_off and self.tokens_per_second is not None:
             return self.tokens_per_second
-        own = self.answer.decode_speed.plain_tokens_per_second
+        own_speed = self.figures.decode_speed
+        own = own_speed.plain_tokens_per_second
         known = self._last_speeds.get(False) or own
-        if own is not None and self.answer.decode_speed.has_steady_plain:
+        if own is not None and own_speed.has_steady_plain:
             known = own
         if known:
             return known
@@ -205,10 +221,10 @@ class SpeculationStats(Struct):
         """
         plain = self.plain_speed
         if not self.is_off:
-            if not self.answer.totals.drafted:
+            if not self.figures.totals.drafted:
                 return None
-            return self.answer.decode_speed.compare(plain)
-        if not self.answer.decode_speed.is_comparable:
+            return self.figures.decode_speed.compare(plain)
+        if not self.figures.decode_speed.is_comparable:
             return None
         if not self.speculative_speed or not plain:
             return None

@@ -59,6 +59,8 @@ class ToolSteps:
         self._notify = notify
         self._answered: list[Turn] = []
         """The steps that have ended with calls."""
+        self._step_answers: list[GeneratedAnswer] = []
+        """The same steps, with their figures."""
         self._results: tuple[CallResult, ...] = ()
         """The results of the calls of the last of these steps."""
         self._picture_paths: dict[str, str] = {}
@@ -104,6 +106,7 @@ class ToolSteps:
         number = n_messages + len(self._answered)
         turn = Turn("", id=number, results=self._results)
         answer = GeneratedAnswer(turn, loaded.thinking_markers)
+        answer.continue_from(self._step_answers)
         answer.offer_tools(loaded.tool_format, self._toolbox.schemas())
         return answer
 
@@ -164,6 +167,7 @@ class ToolSteps:
         surplus = map(tool_loop.refuse_surplus, calls[n_left:])
         self._n_calls += len(calls)
         self._answered.append(answer.turn)
+        self._step_answers.append(answer)
         self._results = (*results, *surplus)
         if stop.is_set() or self.is_stopped:
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 from msgspec import Struct
@@ -108,8 +108,7 @@ class AnswerPrinter:
         if is_markdown and is_on_terminal and style.colour and not mark_tokens:
             self._markdown_writer = _MarkdownWriter()
         self.answer = GeneratedAnswer()
-        """The last step of the answer, or all of it."""
-        self._earlier_steps: list[GeneratedAnswer] = []
+        """The last step of the answer."""
         self._has_tools = False
         self._calls: tuple[AnswerCall, ...] = ()
         for notice in ready.notices:
@@ -121,8 +120,6 @@ class AnswerPrinter:
         Only what the model says is printed then, without thinking and calls.
         """
         self.end_line()
-        if self._has_tools:
-            self._earlier_steps.append(self.answer)
         self._has_tools = True
         self.answer = answer
 
@@ -196,7 +193,8 @@ class AnswerPrinter:
             terminal.notify(*_UNANSWERED)
         if self._show_stats and answer.finished is not None:
             view = view_speculation(SpeculationStats(measured, answer=answer))
-            self._print_stats(view, answer.finished, requests[-1].sampling.seed)
+            seed = requests[-1].sampling.seed
+            self._print_stats(view, answer.joined_totals, seed)
             terminal.echo(f"sampling: {sampling}", err=True)
             for text in _format_memory(self._ready):
                 terminal.echo(text, err=True)
@@ -205,12 +203,10 @@ class AnswerPrinter:
         self, requests: Sequence[GenerateCommand], loaded: LoadedModel
     ) -> Answer:
         answers: list[Answer] = []
-        rounds: list[Round] = []
-        steps = [*self._earlier_steps, self.answer]
+        steps = [*self.answer.earlier_steps, self.answer]
         for step, request in zip(steps, requests, strict=True):
             answers.append(build_answer(step, request, self._ready, loaded))
-            rounds += step.rounds
-        answer = replace(join_steps(answers, rounds), calls=self._calls)
+        answer = replace(join_steps(answers), calls=self._calls)
         if any(call.verdict == "stopped" for call in self._calls):
             return replace(answer, finish_reason="cancelled")
         return answer
@@ -225,10 +221,10 @@ class AnswerPrinter:
         report_printer.echo_line(legend, err=True, colour=self._style.colour)
 
     def _print_stats(
-        self, view: SpeculationView, finished: GenerationFinished, seed: int
+        self, view: SpeculationView, totals: dict[str, Any], seed: int
     ) -> None:
         plain = self._style.plain
-        lines = answer_stats.format_stats(view, finished.totals, seed, plain=plain)
+        lines = answer_stats.format_stats(view, totals, seed, plain=plain)
         for line in lines:
             report_printer.echo_line(line, err=True, colour=self._style.colour)
 

@@ -342,7 +342,7 @@ class LinearFrontEnd:
         session = self.session
         lines = format_stats(
             stats.view,
-            stats.answer.finished.totals,
+            stats.answer.joined_totals,
             session.conversation.seed,
             plain=self.style.plain,
         )

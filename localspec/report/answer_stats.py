@@ -53,7 +53,7 @@ def format_stats(
 ) -> Iterator[Line]:
     """First what a person asks, then details in the field's terms.
 
-    `totals`: those of the event that ended the answer.
+    `totals`: `GeneratedAnswer.joined_totals` of the answer.
     `plain`: without bars and symbols, for a screen reader.
     """
     speculation = totals["speculation"]

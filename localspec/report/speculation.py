@@ -163,8 +163,8 @@ def view_speculation(
     `announcement`: what the settings change from the next answer on. `draft_name`: of
     the pair, if it is known.
     """
-    answer = stats.answer
-    totals = answer.totals
+    figures = stats.figures
+    totals = figures.totals
     speed = stats.tokens_per_second
     plain_speed = stats.plain_speed
     speedup = stats.speedup
@@ -174,10 +174,10 @@ def view_speculation(
     state = _find_state(stats, phase)
     seconds = None
     if speed is not None:
-        seconds = answer.decode_speed.ms / 1e3
+        seconds = figures.decode_speed.ms / 1e3
     plain_seconds = None
     if seconds is not None and plain_speed and _is_measured_gain(stats, verdict):
-        plain_seconds = answer.decode_speed.n_tokens / plain_speed
+        plain_seconds = figures.decode_speed.n_tokens / plain_speed
     headline, role = _write_headline(stats, state, verdict)
     strip: list[int | None] = []
     for event in stats.recent_rounds:
@@ -225,8 +225,10 @@ def _find_state(stats: SpeculationStats, phase: Phase) -> SpeculationViewState:
         return "loading"
     if phase == "failed":
         return "failed"
-    if not stats.answer.rounds:
-        return "reading" if phase == "answering" else "empty"
+    if phase == "answering" and not stats.answer.rounds:
+        return "reading"
+    if not stats.figures.rounds:
+        return "empty"
     if stats.is_off:
         return "off"
     if phase == "idle":
@@ -257,7 +259,7 @@ def _write_headline(
         return "Reading", "muted"
     if state == "off":
         return "Off", "muted"
-    if not stats.answer.totals.drafted:
+    if not stats.figures.totals.drafted:
         return "No guesses", "muted"
     if stats.speedup is None or verdict == "unknown":
         return "Speed-up –", "muted"
@@ -307,7 +309,7 @@ def _write_sentence(
             return f"Guessing gained so far; now paused: {reason}."
         return f"Now paused: {reason}."
     if state == "waiting":
-        yet = "" if stats.answer.totals.drafted else " yet"
+        yet = "" if stats.figures.totals.drafted else " yet"
         return f"Now nothing is worth guessing{yet}."
     return f"Now {_name_activity(_find_source(stats))}{_ADDITIONS[verdict]}."
 
@@ -375,7 +377,7 @@ def _describe_off(stats: SpeculationStats) -> str:
 
 def _describe_result(stats: SpeculationStats, verdict: Verdict) -> str:
     """What the guesses of a finished answer gave."""
-    totals = stats.answer.totals
+    totals = stats.figures.totals
     if not totals.drafted:
         if stats.plan is not None and stats.plan.state == "paused":
             return f"Nothing was guessed: {_reason_of(stats.plan)}."

@@ -59,6 +59,10 @@ def test_the_numbers_are_those_of_all_steps(agent: LLM) -> None:
     assert written == CALL_TEXT + RESULT_TEXT
     assert answer.finish_reason == "eog"
     assert answer.timings["decode_ms"] > 0
+    counts = answer.speculation
+    n_passes = counts["rounds"] + counts["paused_rounds"]
+    assert n_passes <= len(answer.tokens)
+    assert len(answer.tokens) <= n_passes + counts["drafted"]
     assert answer.reused_tokens > 0
     assert answer.document()["calls"] == [
         {

@@ -19,6 +19,9 @@ from localspec.errors import EngineError, LocalspecError, PromptTooLongError
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import EngineExit
 from localspec.protocol.wire import CountCommand, CountResult, ToolCall
+from localspec.report.answer_stats import format_stats
+from localspec.report.lines import plain_text
+from localspec.report.speculation import view_speculation
 from localspec.tools.approval import Approvals, CallDecision
 from localspec.tools.folder_tools import FolderTools
 from localspec.tools.tool_types import ResultPicture, ToolResult
@@ -460,6 +463,80 @@ def test_after_a_stop_the_next_question_is_answered() -> None:
     talk.ask("Again?")
 
     assert talk.path[-1] == ("Again?", ANSWERED, [])
+
+
+# --- figures
+
+
+def test_the_figures_are_those_of_all_steps_of_the_question() -> None:
+    talk = Talk("Hello.", ADD, ADD, ANSWERED)
+    talk.ask("Hi")
+    talk.ask()
+
+    steps = talk.session.conversation.turns[1:]
+    n_tokens = sum(len(turn.tokens) for turn in steps)
+    n_rounds = sum(len(turn.rounds) for turn in steps)
+    assert len(steps) == 3
+    assert talk.session.stats.figures.totals.tokens == n_tokens
+    view = view_speculation(talk.session.stats)
+    assert (view.n_tokens, view.n_steps) == (n_tokens, n_rounds)
+    totals = talk.session.answer.joined_totals
+    assert totals["tokens"] == n_tokens
+    assert totals["speculation"]["drafted"] == view.drafted
+    assert totals["timings"]["first_token_ms"] == 41.0
+
+
+def test_a_retried_step_has_the_figures_of_the_steps_before_it() -> None:
+    talk = Talk(ADD, ANSWERED, "It is three.")
+    talk.ask()
+
+    talk.session.regenerate()
+    talk.hear()
+
+    steps = talk.session.conversation.turns
+    n_tokens = sum(len(turn.tokens) for turn in steps)
+    assert steps[-1].visible_answer(None) == "It is three."
+    assert talk.session.stats.figures.totals.tokens == n_tokens
+
+
+def test_a_chat_that_is_opened_again_has_the_figures_of_all_steps(
+    history: ChatHistory,
+) -> None:
+    talk = Talk(ADD, ANSWERED, history=history)
+    talk.ask()
+    before = view_speculation(talk.session.stats)
+
+    talk.session.branch_changed()
+
+    assert view_speculation(talk.session.stats) == before
+
+
+def test_an_answer_that_is_stopped_while_a_tool_runs_has_the_figures_so_far() -> None:
+    talk = Talk(write_call("fake_wait"))
+
+    def stop_when_running(state: CallState) -> None:
+        if state.phase == "running":
+            talk.session.stop()
+
+    talk.person.on_state = stop_when_running
+    talk.ask()
+
+    view = view_speculation(talk.session.stats)
+    assert view.state == "done"
+    assert view.n_tokens == len(talk.session.conversation.turns[0].tokens)
+    totals = talk.session.answer.joined_totals
+    lines = [plain_text(line) for line in format_stats(view, totals, seed=1)]
+    assert f"acceptance rate {view.shown_rate}" in "\n".join(lines)
+
+
+def test_slow_motion_of_a_later_step_begins_with_the_steps_before_it() -> None:
+    talk = Talk(ADD, ANSWERED)
+    talk.ask()
+
+    played = talk.session.stats.copy_for_playback()
+
+    n_first = len(talk.session.conversation.turns[0].tokens)
+    assert played.figures.totals.tokens == n_first
 
 
 # --- the chat afterwards
