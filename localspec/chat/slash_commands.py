@@ -177,6 +177,11 @@ def shorten_question(turn: Turn) -> str:
     return shorten_line(turn.question or file_names)
 
 
+def describe_step(turn: Turn) -> str:
+    """A tool step among the turns of a chat."""
+    return f"the answer after {count(len(turn.results), 'result')} of tools"
+
+
 def shorten_line(text: str) -> str:
     line = sanitize(text, multiline=False).strip()
     if len(line) <= _MAX_TEXT_LENGTH:
@@ -223,12 +228,23 @@ def _edit(front_end: ChatFrontEnd, question: str) -> None:
 
 
 def _turns(session: ChatSession, argument: str) -> CommandResult:
-    """`N` goes back to before turn N to edit it; `N B` switches to its branch B."""
+    """`N` goes back to before turn N to edit it; `N B` switches to its branch B.
+
+    `3.2` is the second step of turn 3: the answer after its first calls of tools.
+    """
     words = argument.split()
     number = words[0] if words else ""
     branch = words[1] if len(words) > 1 else ""
     conversation = session.conversation
-    turn = _find_turn(number, conversation.questions)
+    question_number, _, step_number = number.partition(".")
+    turn = _find_turn(question_number, conversation.questions)
+    if step_number:
+        turn = _find_turn(step_number, conversation.list_steps(turn.id))
+    if not branch and turn.is_tool_step:
+        raise UsageError(
+            f"Turn {number} is {describe_step(turn)}: it has no question to edit.",
+            f"Type /turns {question_number} to edit the question, or /turns {number} B.",
+        )
     if not branch:
         question = session.return_to(turn.id)
         message = f"Back before turn {number}. The later turns stay as a branch."

@@ -15,7 +15,12 @@ from localspec.chat.document_attachment import DocumentPart, PartChoice
 from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
-from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
+from localspec.chat.slash_commands import (
+    COMMANDS,
+    describe_step,
+    shorten_line,
+    shorten_question,
+)
 from localspec.chat.tool_loop import CallState
 from localspec.cli import report_printer, terminal
 from localspec.cli.answer_printer import OutputStyle
@@ -284,7 +289,11 @@ class LinearFrontEnd:
             self._print_row(name, text)
 
     def show_turns(self) -> None:
-        """Lists the turns, with the answering model if there are several."""
+        """Lists the turns, with the answering model if there are several.
+
+        The answer after calls of tools is listed below its question if it was
+        regenerated.
+        """
         self.session.require_turns()
         conversation = self.session.conversation
         names = self.session.name_answers()
@@ -298,6 +307,12 @@ class LinearFrontEnd:
             if shown_notes:
                 line += f"  ({shown_notes})"
             self.print_line(line)
+            for step_number, step in enumerate(conversation.list_steps(turn.id), 1):
+                branch = conversation.format_branch(step.id)
+                if branch and step.is_tool_step:
+                    name = f"{number}.{step_number}"
+                    line = f"{name:>5}  {describe_step(step)}  ({branch})"
+                    self.print_line(line)
         for turn in conversation.undone_turns()[-1:]:
             self.print_line(f"     undone: {shorten_question(turn)}")
 

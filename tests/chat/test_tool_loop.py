@@ -11,11 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.chat.answer_calls import AnswerCallReader
+from localspec.chat.front_end import CommandResult
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
+from localspec.chat.slash_commands import CommandCall, change_session
 from localspec.chat.tool_loop import CallState, run_calls
 from localspec.config import toml_file
-from localspec.errors import EngineError, LocalspecError, PromptTooLongError
+from localspec.errors import (
+    EngineError,
+    LocalspecError,
+    PromptTooLongError,
+    UsageError,
+)
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import EngineExit
 from localspec.protocol.wire import CountCommand, CountResult, ToolCall
@@ -105,6 +112,11 @@ class Talk:
         for turn in self.session.conversation.turns:
             verdicts += [result.verdict for result in turn.results]
         return verdicts
+
+
+def run_command(session: ChatSession, argument: str) -> CommandResult:
+    """Runs `/turns` with an argument."""
+    return change_session(session, CommandCall("turns", argument))
 
 
 def _make_script(given: Any) -> Any:
@@ -463,6 +475,33 @@ def test_after_a_stop_the_next_question_is_answered() -> None:
     talk.ask("Again?")
 
     assert talk.path[-1] == ("Again?", ANSWERED, [])
+
+
+def test_a_retried_answer_after_calls_can_be_gone_back_to() -> None:
+    talk = Talk("Hello.", ADD, ADD, "It is 3.", "It is three.")
+    talk.ask("Hi")
+    talk.ask()
+    talk.session.regenerate()
+    talk.hear()
+
+    result = run_command(talk.session, "2.3 1")
+    assert result.message == "Branch 1 of turn 2.3: 2 turns."
+    assert talk.path[-1][1] == "It is 3."
+    run_command(talk.session, "2.3 2")
+    assert talk.path[-1][1] == "It is three."
+    assert talk.tools.ran == [("add", {"a": 1, "b": 2})] * 2, "nothing ran again"
+
+
+@pytest.mark.parametrize("argument", ["1.3 1", "1.2 2", "1.0 1", "1.x 1", "2.1 1", "1.2"])
+def test_a_step_that_is_none_or_has_no_question_is_refused(argument: str) -> None:
+    talk = Talk(ADD, ANSWERED)
+    talk.ask()
+    before = talk.path
+
+    with pytest.raises(UsageError):
+        run_command(talk.session, argument)
+
+    assert talk.path == before
 
 
 # --- figures

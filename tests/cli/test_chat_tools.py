@@ -88,6 +88,19 @@ def test_a_result_is_folded_and_shown_whole_on_request(chat: Dialogue) -> None:
     assert "The chat has 1 call." in chat.line("/tools 2")
 
 
+def test_a_retried_answer_after_a_call_is_listed_with_its_branches(
+    chat: Dialogue,
+) -> None:
+    ask(chat)
+    chat.line("o")
+    assert "1.2" not in chat.line("/turns")
+    chat.line("/retry")
+    listed = chat.line("/turns")
+    assert "  1.2  the answer after 1 result of tools  (2 of 2)" in listed
+    assert "Branch 1 of turn 1.2: 1 turn." in chat.line("/turns 1.2 1")
+    assert "(1 of 2)" in chat.line("/turns")
+
+
 def test_tools_are_listed_and_turned_off(chat: Dialogue) -> None:
     listed = chat.line("/tools")
     assert "folder.read" in listed

@@ -15,10 +15,10 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.slash_commands import describe_step
 from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import fit_to_width, one_line
 from localspec.tui.widgets.pointer_list import MarkedList
-from localspec.units import count
 
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
@@ -105,8 +105,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         question = " ".join(one_line(turn.question).split()) or "(continued)"
         number_text = f"{self._question_number(number):>2}  "
         if turn.is_tool_step:
-            n_results = count(len(turn.results), "result")
-            question = f"the answer after {n_results} of tools"
+            question = describe_step(turn)
             number_text = "    "
         if not is_current:
             branch = "→ redo"
