@@ -492,7 +492,9 @@ def test_a_retried_answer_after_calls_can_be_gone_back_to() -> None:
     assert talk.tools.ran == [("add", {"a": 1, "b": 2})] * 2, "nothing ran again"
 
 
-@pytest.mark.parametrize("argument", ["1.3 1", "1.2 2", "1.0 1", "1.x 1", "2.1 1", "1.2"])
+@pytest.mark.parametrize(
+    "argument", ["1.3 1", "1.2 2", "1.0 1", "1.x 1", "2.1 1", "1.2"]
+)
 def test_a_step_that_is_none_or_has_no_question_is_refused(argument: str) -> None:
     talk = Talk(ADD, ANSWERED)
     talk.ask()
