@@ -67,6 +67,7 @@ _SEARCHED_KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0")
 Others cost quality or memory: a user asks for them.
 """
 _TIGHT_SCORE = 0.7
+"""What is left of settings that use a reserve, beside others that do not."""
 _LONG_CTX_SCORE = 1.05
 # Without swa_full a rollback may change the last bits of later logits.
 _SWA_CUT_SCORE = 0.985
@@ -310,7 +311,13 @@ class SettingsAdvisor:
         return SettingsAdvisor(self.target, self.draft, alone, self.use)
 
     def _improve(self, request: SettingsRequest, first: Plan) -> Plan:
-        """The best of the settings left open; `first` has the default ones."""
+        """The best of the settings left open; `first` has the default ones.
+
+        What is tight counts less, so the best may be one with layers or experts in RAM.
+        It is not taken if a plan that is whole on the GPU is better but for that, and
+        leaves other programs what they need. Example: Qwen3.8 27B in IQ4_XS reaches 23
+        tokens per second on a card of 16 GB, tight, and 19 with one layer in RAM.
+        """
         if first.verdict is FitVerdict.FITS:
             return self._extend_context(request, first)
         if first.has_room:  # The free memory of a GPU is unknown; the rest has room.
@@ -318,7 +325,11 @@ class SettingsAdvisor:
         candidates = [*self._candidates(request)]
         if first.verdict.can_load:
             candidates.insert(0, first)
-        return max(candidates, key=self._score, default=first)
+        best = max(candidates, key=self._score, default=first)
+        if best.is_partly_in_ram:
+            whole = [plan for plan in candidates if plan.is_safely_whole]
+            return max([best, *whole], key=self._score_without_reserve)
+        return best
 
     def _with_or_without_draft(self, request: SettingsRequest) -> Plan:
         named = replace(request, default_draft="")
@@ -697,9 +708,16 @@ class SettingsAdvisor:
         return make_load(numbers[n_fitting - 1])
 
     def _score(self, plan: Plan) -> float:
+        """As `_score_without_reserve`, reduced for tight memory, too."""
+        score = self._score_without_reserve(plan)
+        if not plan.has_room:
+            score *= _TIGHT_SCORE
+        return score
+
+    def _score_without_reserve(self, plan: Plan) -> float:
         """Tokens per second, reduced for what the settings cost.
 
-        That is a short context, a quantised KV cache, and tight memory.
+        That is a short context and a quantised KV cache.
         """
         settings = plan.load.target_settings
         wanted_ctx = min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
@@ -711,8 +729,6 @@ class SettingsAdvisor:
             score *= _LONG_CTX_SCORE
         if n_ctx >= self.use.long_context > LONG_CONTEXT:
             score *= _LONG_CTX_SCORE
-        if not plan.has_room:
-            score *= _TIGHT_SCORE
         if not settings.swa_full:
             score *= _SWA_CUT_SCORE
         return score

@@ -25,7 +25,13 @@ from localspec.fit.speed import (
     estimate_speed,
 )
 from localspec.machine import memory_probe
-from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
+from localspec.machine.device import (
+    HOST,
+    Device,
+    DeviceMemory,
+    least_reserve_bytes,
+    reserve_bytes,
+)
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.projector_kinds import ROWS_ON_CPU
 from localspec.models.projector_shape import ProjectorShape
@@ -274,6 +280,32 @@ class Plan(Struct, frozen=True):
             return False
         n_layers = len(self.memory.target.placement.layer_backends)  # With the output.
         return 0 <= self.load.target_settings.n_gpu_layers < n_layers
+
+    @property
+    def is_safely_whole(self) -> bool:
+        """Whether it is whole on the GPUs, and leaves what other programs need there.
+
+        That is less than the reserve of a large card. Example: of a card of 15.7 GiB,
+        0.8 are reserved, but 0.5 suffice for other programs: a model that leaves 0.6
+        free is tight and safely whole.
+
+        A GPU that shares system memory leaves other programs nothing by leaving layers
+        to the CPU: they are in the same memory, whose own reserve stays free. There
+        the error of the estimate suffices.
+        """
+        if not self.device_fits or self.is_partly_in_ram:
+            return False
+        if not self.host.verdict.has_room:
+            return False
+        for each in self.device_fits:
+            if not each.needed or each.device.free is None:
+                continue
+            least = least_reserve_bytes(each.device)
+            if each.device.unified:
+                least = self.error
+            if each.device.free - each.needed < least:
+                return False
+        return True
 
     @property
     def is_full(self) -> bool:

@@ -411,13 +411,15 @@ def choose_file(
         return first
 
     fitting = []
-    if first.verdict is FitVerdict.FITS:
+    if first.verdict is FitVerdict.FITS or first.plan.is_safely_whole:
         fitting.append(first)
     size = _known_size(pair.target)
     for model in candidates:
         if _known_size(model) < size:
             smaller = assess(pair.with_target(model))
-            if smaller is not None and smaller.verdict is FitVerdict.FITS:
+            if smaller is None or smaller.plan is None:
+                continue
+            if smaller.verdict is FitVerdict.FITS or smaller.plan.is_safely_whole:
                 fitting.append(smaller)
     if not fitting:
         return assess(pair, searches=searches)
@@ -503,8 +505,10 @@ def _file_sort_key(suggestion: PairSuggestion) -> _FileRank:
     is_fast = True
     is_long = False
     if plan is not None:
-        is_whole = not plan.is_partly_in_ram
-        is_fast = not plan.has_layers_in_ram
+        # One that uses the reserve ranks as if it had left it free: partly in RAM.
+        is_whole = plan.has_room and not plan.is_partly_in_ram
+        is_mixture = bool(suggestion.pair.target.active)
+        is_fast = is_whole or (is_mixture and not plan.has_layers_in_ram)
         is_long = plan.has_long_context
     return _FileRank(
         is_fast=is_fast,

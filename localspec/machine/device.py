@@ -50,17 +50,21 @@ class Device(Struct, frozen=True):
 
 
 def reserve_bytes(device: Device) -> int:
-    """Bytes of a device reserved for other programs: 5 %, but at least 512 MiB.
+    """Bytes of a device reserved for other programs: 5 %, but not less than the least."""
+    total = device.total or 0
+    return max(least_reserve_bytes(device), total // 20)
 
-    At least 1 GiB is reserved of system memory, of a GPU that drives a display, and on
-    Windows, which swaps GPU memory instead of refusing allocations.
+
+def least_reserve_bytes(device: Device) -> int:
+    """What other programs need of a device, however large it is: 512 MiB.
+
+    It is 1 GiB of system memory, of a GPU that drives a display, and on Windows, which
+    swaps GPU memory instead of refusing allocations.
     """
     is_on_windows = sys.platform == "win32" and not device.simulated
-    least = 512 * _MIB
     if device.kind == "cpu" or device.drives_display or is_on_windows:
-        least = _GIB
-    total = device.total or 0
-    return max(least, total // 20)
+        return _GIB
+    return 512 * _MIB
 
 
 class DeviceMemory(Struct, frozen=True):

@@ -239,6 +239,7 @@ class Run(NamedTuple):
         if row.backend in OTHER_BACKENDS:
             gpu = replace(gpu, backend=row.backend)
         if gpu.unified:
+            cpu = machine.cpu  # The rest of the memory that they share.
             cpu_speed = speed.nominal_cpu((gpu,))
         return MachineProfile((gpu,), cpu, speed.from_devices((gpu,), cpu_speed))
 

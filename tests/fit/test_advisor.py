@@ -27,6 +27,7 @@ from tests.support import shapes
 from tests.support.zoo import Zoo
 
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 def machine(
@@ -288,3 +289,48 @@ def test_two_cards_share_a_mixture_by_bytes() -> None:
     equal_layers = ContextSettings(tensor_split=(1.0, 1.0))
     wish = SettingsRequest(LoadCommand("t", None, equal_layers))
     assert settings.advise(wish).load.target_settings.tensor_split == (1.0, 1.0)
+
+
+def test_a_model_is_whole_where_other_programs_keep_what_they_need() -> None:
+    """Although it is tight there: of a card of 24 GB, 1.2 GB are reserved."""
+    asked = request(draft=False, ctx=8192, kv="f16")
+    seen = set[tuple[bool, str]]()
+    for mib in range(19 * 1024, 25 * 1024, 256):
+        found = advisor("qwen3-32b+lookup", machine("RTX 3090", mib / 1024))
+        usual = found.estimate(found.default_settings(asked))
+        (card,) = usual.device_fits
+        left = (card.device.free or 0) - card.needed
+
+        plan = found.advise(asked)
+
+        if left >= 512 * MIB:
+            assert not plan.is_partly_in_ram, (mib, left)
+        seen.add((plan.is_partly_in_ram, plan.verdict))
+    assert seen == {(True, "fits"), (False, "tight"), (False, "fits")}
+
+
+def test_a_display_needs_more_of_its_card() -> None:
+    """0.8 GB of a card of 22 GB are left; with a display, other programs need 1 GB."""
+    asked = request(draft=False, ctx=8192, kv="f16")
+    profile = machine("RTX 3090", 21.75)
+    (card,) = profile.devices
+    with_display = replace(profile, devices=(replace(card, drives_display=True),))
+    plans = {}
+    for name, each in (("none", profile), ("attached", with_display)):
+        found = advisor("qwen3-32b+lookup", each)
+        plans[name] = found.estimate(found.default_settings(asked))
+
+    assert {plan.verdict for plan in plans.values()} == {"tight"}
+    assert plans["none"].is_safely_whole
+    assert not plans["attached"].is_safely_whole
+
+
+def test_a_mac_leaves_no_layers_to_its_cpu_for_the_gpus_reserve() -> None:
+    """They would be in the same memory: 8 GB, of which 2 stay free in either case."""
+    profile = machine_profile.with_catalog_gpu(machine(), gpu_catalog.find("M1"), 8)
+
+    plan = advisor("llama-3.1-8b+lookup", profile).advise(request(draft=False))
+
+    assert not plan.is_partly_in_ram
+    assert plan.host.verdict == "fits"
+    assert (plan.device_fits[0].headroom or 0) < 0

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from localspec.machine import device_detection, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
-from localspec.machine.device import Device, reserve_bytes
+from localspec.machine.device import Device, least_reserve_bytes, reserve_bytes
 from localspec.machine.device_detection import (
     DriverGpu,
     MachineDevices,
@@ -148,6 +148,13 @@ def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "win32")
     assert reserve_bytes(RESERVES[0][0]) == GIB
     assert reserve_bytes(replace(RESERVES[0][0], simulated=True)) == 512 * MIB
+
+
+def test_other_programs_need_no_more_of_a_larger_card() -> None:
+    for total in (8 * GIB, 80 * GIB):
+        assert least_reserve_bytes(Device("CUDA0", total=total)) == 512 * MIB
+        with_display = Device("CUDA0", total=total, drives_display=True)
+        assert least_reserve_bytes(with_display) == GIB
 
 
 def fake_pynvml(*cards: dict[str, Any]) -> SimpleNamespace:
