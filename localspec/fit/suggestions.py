@@ -411,19 +411,24 @@ def choose_file(
         return first
 
     fitting = []
-    if first.verdict is FitVerdict.FITS or first.plan.is_safely_whole:
+    if _has_enough_memory(first):
         fitting.append(first)
     size = _known_size(pair.target)
     for model in candidates:
         if _known_size(model) < size:
             smaller = assess(pair.with_target(model))
-            if smaller is None or smaller.plan is None:
-                continue
-            if smaller.verdict is FitVerdict.FITS or smaller.plan.is_safely_whole:
+            if smaller is not None and _has_enough_memory(smaller):
                 fitting.append(smaller)
     if not fitting:
         return assess(pair, searches=searches)
     return max(fitting, key=_file_sort_key)
+
+
+def _has_enough_memory(suggestion: PairSuggestion) -> bool:
+    """Whether it fits, or leaves other programs what they need although it is tight."""
+    plan = suggestion.plan
+    is_whole = plan is not None and plan.is_safely_whole
+    return is_whole or suggestion.verdict is FitVerdict.FITS
 
 
 class _TimedFile(NamedTuple):
