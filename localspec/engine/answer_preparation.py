@@ -36,7 +36,6 @@ from localspec.spec.constraints.tool_call_text import (
     CallGrammar,
     MarkTokens,
     TextBetweenCalls,
-    ToolCallText,
 )
 from localspec.spec.prepared_answer import (
     DraftRequest,
@@ -243,7 +242,7 @@ class AnswerPreparer:
         elif calls is None or calls.grammar is None:
             return None
         elif request.must_call:
-            start = self._start_with_call(request, prompt, calls.grammar)
+            start = self._start_with_call(request, prompt)
         else:
             parser = self._prompts.make_parser(prompt, request)
             start = TextBetweenCalls(calls.grammar, parser)
@@ -253,14 +252,13 @@ class AnswerPreparer:
         return constraint
 
     def _start_with_call(
-        self, request: GenerateCommand, prompt: Prompt, calls: CallGrammar
+        self, request: GenerateCommand, prompt: Prompt
     ) -> GrammarState:
         """The state of an answer that is a call, behind its thinking if it has begun."""
         layout = self._prompts.call_layout(request)
         assert layout is not None, "calls have a grammar"
-        grammar = self._grammars.start_forced_calls(layout, _read_schemas(request))
+        start = self._grammars.start_forced_call(layout, _read_schemas(request))
         parser = self._prompts.make_parser(prompt, request)
-        start = ToolCallText(calls, parser, grammar)
         if parser is None or parser.kind != "thinking":
             return start
         return AnswerStart(start, parser, self._header_tokens, has_tools=True)

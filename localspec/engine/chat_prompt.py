@@ -265,10 +265,12 @@ class PromptBuilder:
         if self._tags:
             tags = list(thinking_tags.with_answer_prefix(self._tags))
         tool_format = self._tool_format if self._template else None
+        exact_calls = tool_format == GENERIC.name or self._call_layout is not None
         return {
             "template": self._template,
             "thinking": tags,
             "tools": tool_format,
+            "exact_calls": exact_calls,
             "thinking_controls": list(self._controls),
         }
 
@@ -340,10 +342,12 @@ class PromptBuilder:
             prefill = self._guard.protect(command.prefill, is_answer=True)
             tags = self._tags if own else None
             return self._add_prefill(prompt, prefill, tags)
-        if command.answer_prefix:
-            closing = ""
-            if prompt.opens_thinking and self._tags is not None:
-                closing = thinking_tags.closing_text(self._tags)
+        closing = ""
+        if prompt.opens_thinking and self._tags is not None:
+            closing = thinking_tags.closing_text(self._tags)
+        # A call without thinking begins where thinking has ended.
+        is_bare_call = command.must_call and command.think_budget == 0
+        if command.answer_prefix or (closing and is_bare_call):
             text = prompt.text + closing + without_marks(command.answer_prefix)
             return replace(
                 prompt, text=text, opens_thinking=False, has_answer_prefix=True

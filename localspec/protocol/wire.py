@@ -295,8 +295,8 @@ class GenerateCommand(Struct, frozen=True):
     callable_tools: tuple[str, ...] = ()
     """The names of the tools that may be called; empty for all."""
     must_call: bool = False
-    """Whether the answer begins with a call of a tool, behind thinking that the prompt
-    has begun.
+    """Whether the answer is one call of a tool, behind thinking that the prompt has
+    begun. With `think_budget` 0, that has ended in the prompt.
     """
     answer_prefix: str = ""
     """Text that the answer begins with, without a thinking part; it is not sent back."""

@@ -408,6 +408,7 @@ class _ChatApi(Struct, frozen=True):
             model.settings,
             default_seed=model.seed,
             tool_format=model.tool_format,
+            exact_calls=model.has_exact_calls,
             thinking_controls=model.loaded().thinking_controls,
         )
         prompt = PromptInput(

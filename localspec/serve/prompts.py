@@ -50,6 +50,8 @@ _WRONG_CHOICE = (
 _FIELD_STEPS = re.compile(r"(?=[.\[])")
 """Where the names in a field's path begin: `a[1].b` has `a`, `[1]` and `.b`."""
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
+_EXACT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name that calls of every model can have, also those that are Python."""
 
 
 class ProjectFile(Struct, frozen=True):
@@ -356,14 +358,19 @@ class OfferedTools(Struct, frozen=True):
     tools: str  # The request's array, as JSON: templates read it.
     parameters: Mapping[str, Any]
     """Name of a tool -> the JSON Schema of its arguments."""
+    must_call: bool = False
+    """Whether the answer has to be a call."""
     forced: ForcedCall | None = None
+    """How to make it one if the engine does not know how the model writes calls."""
     is_single: bool = False  # At most one call.
 
     def make_parser(self) -> ToolCallParser:
         return ToolCallParser(self.format, self.parameters)
 
 
-def parse_tools(request: ChatRequest, form: str) -> OfferedTools | None:
+def parse_tools(
+    request: ChatRequest, form: str, *, exact_calls: bool
+) -> OfferedTools | None:
     """None without tools, or with `tool_choice` none. Raises ApiError."""
     given = request.tools
     choice = request.tool_choice
@@ -383,8 +390,11 @@ def parse_tools(request: ChatRequest, form: str) -> OfferedTools | None:
     )
     chosen = _parse_choice(choice, parameters)
     parameters = {name: parameters[name] for name in chosen.names}
+    tools = replace(tools, parameters=parameters, must_call=chosen.is_required)
     if not chosen.is_required:
-        return replace(tools, parameters=parameters)
+        return tools
+    if exact_calls and all(map(_EXACT_NAME.fullmatch, parameters)):
+        return tools
     try:
         forced = force_call(form, parameters)
     except UsageError as error:

@@ -103,11 +103,13 @@ def parse_chat_options(
     *,
     default_seed: int | None,
     tool_format: str,
+    exact_calls: bool,
     thinking_controls: Sequence[str],
 ) -> CompletionOptions:
     """The options of a chat. Raises ApiError.
 
-    `tool_format` and `thinking_controls` are those of the model's template.
+    `tool_format` and `thinking_controls` are those of the model's template, and
+    `exact_calls` tells whether the engine knows how it writes calls.
     """
     names = chat.names
     request = convert_request(ChatRequest, chat.body, names=names)
@@ -122,11 +124,11 @@ def parse_chat_options(
         raise invalid("top_logprobs", "it needs logprobs: true")
     if request.continue_final_message and request.add_generation_prompt:
         raise invalid("continue_final_message", "it excludes add_generation_prompt")
-    tools = parse_tools(request, tool_format)
+    tools = parse_tools(request, tool_format, exact_calls=exact_calls)
+    if tools is not None and tools.must_call and options.constraint != Constraint():
+        problem = "it cannot be used together with a response_format"
+        raise invalid("tool_choice", problem)
     if tools is not None and tools.forced is not None:
-        if options.constraint != Constraint():
-            problem = "it cannot be used together with a response_format"
-            raise invalid("tool_choice", problem)
         constraint = Constraint(
             json_schema=tools.forced.schema,
             fallback_schema=tools.forced.fallback_schema,

@@ -239,6 +239,12 @@ class ServedModel(Struct, frozen=True):
         return chat.get("tools") or GENERIC.name
 
     @property
+    def has_exact_calls(self) -> bool:
+        """Whether the engine knows how the model writes calls."""
+        chat = self.ready.settings.get("chat") or {}
+        return bool(self.template or chat.get("exact_calls"))
+
+    @property
     def fingerprint(self) -> str:
         """Changes with the files and the engine, as OpenAI's `system_fingerprint`."""
         parts = (
@@ -287,12 +293,18 @@ class ServedModel(Struct, frozen=True):
         places = self.answer_places(messages, options, client)
         tools = ""
         callable_tools: tuple[str, ...] = ()
+        must_call = False
         answer_prefix = ""
         if options.tools is not None:
             tools = options.tools.tools
             callable_tools = tuple(options.tools.parameters)
+            must_call = options.tools.must_call
             if options.tools.forced is not None:
+                must_call = False
                 answer_prefix = options.tools.forced.prefix
+        if must_call and "budget" in self.loaded().thinking_controls:
+            # The answer is nothing but the call.
+            settings = replace(settings, think_budget=0)
         if not messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_TEXT_MAX_TOKENS)
         prompt_tokens = prompt.tokens
@@ -326,6 +338,7 @@ class ServedModel(Struct, frozen=True):
             fallback_schema=options.constraint.fallback_schema,
             tools=tools,
             callable_tools=callable_tools,
+            must_call=must_call,
             answer_prefix=answer_prefix,
             template_arguments=options.template_arguments,
         )

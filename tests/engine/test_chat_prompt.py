@@ -88,6 +88,7 @@ def test_three_turns(named: tuple[str, Session], system: bool) -> None:
 def test_ready_says_what_the_template_can(named: tuple[str, Session]) -> None:
     name, session = named
     expected: dict[str, Any] = {"template": "own", "tools": "generic"}
+    expected["exact_calls"] = True
     if name == "thinker":
         expected["thinking"] = ["<think>", "</think>"]
         expected["thinking_controls"] = ["switch", "budget"]
@@ -172,6 +173,7 @@ def test_a_model_without_a_template_says_so(zoo: Zoo) -> None:
             "template": None,
             "thinking": None,
             "tools": None,
+            "exact_calls": False,
             "thinking_controls": [],
         }
         with pytest.raises(UsageError, match="no chat template") as raised:
@@ -202,6 +204,7 @@ def test_a_name_instead_of_a_template_is_llama_cpps(
     builder = PromptBuilder(chatty._target.vocabulary, source)
     settings: Any = {"template": name, "thinking": None, "thinking_controls": []}
     settings["tools"] = "generic" if name else None
+    settings["exact_calls"] = name is not None
     assert builder.ready_settings() == settings
     if name:
         prompt = builder.build_prompt(GenerateCommand(messages=(SYSTEM, HI)))

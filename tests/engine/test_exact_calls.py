@@ -193,7 +193,8 @@ def test_an_answer_that_must_be_a_call_is_one(name: str, tmp_path: Path) -> None
     path = parrot(tmp_path / "made.gguf", form, "sunny")
     with loaded(path, path, ROOMY) as session:
         plain = ask(session, must_call=True, spec="off")
-        assert plain.text.startswith(f"{form.mark}{form.call}")
+        assert plain.text == f"{form.mark}{form.call}"
+        assert plain.reason == "eog"
         for spec in SPECS:
             assert ask(session, must_call=True, spec=spec).text == plain.text
 
@@ -209,7 +210,7 @@ def test_an_answer_that_must_be_a_call_may_think_first(tmp_path: Path) -> None:
     replace(model, template=source).write(path)
     with loaded(path, path, ROOMY) as session:
         plain = ask(session, must_call=True, spec="off")
-        assert plain.text.startswith(f"A thought</think>{form.mark}{form.call}")
+        assert plain.text == f"A thought</think>{form.mark}{form.call}"
         for spec in SPECS:
             assert ask(session, must_call=True, spec=spec).text == plain.text
 
@@ -220,7 +221,7 @@ def test_a_model_without_a_format_must_call_too(tmp_path: Path) -> None:
     replace(model, template=THINKER_TEMPLATE).write(path)
     with loaded(path, settings=ROOMY) as session:
         said = ask(session, must_call=True)
-    assert said.text.startswith(f"{FORMS['tags'].mark}{FORMS['tags'].call}")
+    assert said.text == f"{FORMS['tags'].mark}{FORMS['tags'].call}"
 
 
 def test_a_schema_that_cannot_be_used_is_named_once(tmp_path: Path) -> None:

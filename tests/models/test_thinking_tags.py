@@ -26,12 +26,17 @@ HARMONY = (
     "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"
 )
 
+HY3 = """{% set HYTK = ':opensource' %}{% set end = '</think{}>'.format(HYTK) %}
+{{- m.reasoning_content + end + m.content }}"""
+"""As tencent-Hy3's, which makes its tags of a name."""
+
 
 def test_a_templates_source_tells_its_markers() -> None:
     for source, markers in [
         ("{{ m.content.split('</think>')[-1] }}", ("<think>", "</think>")),
         ("[THINK]{{ t }}[/THINK]", ("[THINK]", "[/THINK]")),
         ("<|channel>thought\n<channel|>", ("<|channel>thought\n", "<channel|>")),
+        (HY3, ("<think:opensource>", "</think:opensource>")),
         (HARMONY, ("<|channel|>analysis<|message|>", "<|end|>")),
         ("<|im_start|>{{ m.role }}", None),
     ]:

@@ -75,3 +75,28 @@ def test_a_history_with_a_header_without_end_is_answered(served: Served) -> None
     assert served.post("/v1/chat/completions", body).status == 200
     counted = served.post("/v1/messages/count_tokens", body)
     assert json.loads(counted.body)["input_tokens"] > 60
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+    for name in ("first", "second")
+]
+
+
+@pytest.mark.parametrize("spec", ["off", "lookup", "auto"])
+def test_a_call_of_one_of_several_tools_can_be_required(
+    served: Served, spec: str
+) -> None:
+    body = {"messages": HI, "tools": TOOLS, "tool_choice": "required", "max_tokens": 99}
+
+    response = served.post(
+        "/v1/chat/completions", body | {"localspec": {"spec": spec}}
+    )
+
+    assert response.status == 200, response.body
+    choice = response.json["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] in ("first", "second")
+    assert call["function"]["arguments"] == OBJECT
+    assert choice["message"]["content"] is None
+    assert choice["finish_reason"] == "tool_calls"

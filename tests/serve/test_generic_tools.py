@@ -22,6 +22,18 @@ WEATHER: Any = {"name": "weather", "description": "It looks.", "parameters": SCH
 HI: Any = [{"role": "user", "content": "Hi?"}]
 NOTHING: Any = {"type": "object", "properties": {}}
 NOW: Any = {"type": "function", "function": {"name": "now", "parameters": NOTHING}}
+THINKING_CALLER = """\
+{%- if tools %}{{ '<|im_start|>system\n' + (tools | tojson) + '<|im_end|>\n' }}{% endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call> {"arguments": ' }}{{ call.function.arguments | tojson }}
+{{- ', "name": "' + call.function.name + '"}</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\n<think>' }}{# </think> #}"""
+"""The arguments come before the name, which no grammar of calls is made for."""
 SAID = "I look.weather(Rome)"
 """What the model writes before a call and behind it: behind a `>` it says the latter."""
 
@@ -77,6 +89,23 @@ def test_a_call_is_forced(served: Served, choice: Any, name: str | None) -> None
     found, arguments = called(message)
     assert found == (name or found)
     assert arguments == ({"city": "Rome"} if found == "weather" else {})
+
+
+@pytest.mark.parametrize("layout", ["known", "not known"])
+def test_a_required_call_comes_without_thinking(layout: str, tmp_path: Path) -> None:
+    """The prompt begins the thinking, which the model would never end."""
+    words = ("A", "▁thought", "▁without", "▁end")
+    controls = ("<think>", "</think>", *CHAT_CONTROLS)
+    model = tinygguf.parrot(words, n_ctx=4096, controls=controls)
+    source = CHAT_TEMPLATE + "{{- '<think>' }}{# </think> #}"
+    if layout == "not known":
+        source = THINKING_CALLER
+    path = replace(model, template=source).write(tmp_path / "made.gguf")
+    with serving(path) as server:
+        message = chat(server, tool_choice="required")
+    assert called(message)[0] in ("weather", "now")
+    assert not message["content"]
+    assert not message.get("reasoning_content")
 
 
 def test_none_of_the_tools_is_offered(served: Served) -> None:

@@ -146,6 +146,28 @@ def test_a_forced_call_has_an_object_whatever_schema_its_tool_has(
     assert not message["content"]
 
 
+@pytest.mark.parametrize("name", ["get-weather", "get.weather", "7", "größe"])
+def test_a_tool_whose_name_is_no_identifier_can_be_required(
+    caller: Served, name: str
+) -> None:
+    function = {"name": name, "parameters": WEATHER["function"]["parameters"]}
+    tools = [{"type": "function", "function": function}]
+    body = {"messages": HI, "tools": tools, "tool_choice": "required"}
+
+    response = caller.post("/v1/chat/completions", body)
+
+    assert response.status == 200, response.body
+    message = response.json["choices"][0]["message"]
+    assert only_name(message) == name
+    assert not message["content"]
+
+
+def only_name(message: Any) -> str:
+    (call,) = message["tool_calls"]
+    name: str = call["function"]["name"]
+    return name
+
+
 def test_wrong_tools_are_refused(tools: OpenAI) -> None:
     options: Any
     form = {"type": "json_object"}

@@ -56,6 +56,7 @@ def offered(chat: Any) -> list[str]:
         GREEDY,
         default_seed=None,
         tool_format="generic",
+        exact_calls=True,
         thinking_controls=(),
     )
     return list(options.tools.parameters) if options.tools else []

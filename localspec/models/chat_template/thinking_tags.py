@@ -27,6 +27,7 @@ _TAGS_BY_SIGN: tuple[tuple[str, ThinkingTags], ...] = (
     ("<|channel|>analysis", ThinkingTags("<|channel|>analysis<|message|>", "<|end|>")),
     ("<|channel>thought", ThinkingTags("<|channel>thought\n", "<channel|>")),
     ("</seed:think>", ThinkingTags("<seed:think>", "</seed:think>")),
+    ("HYTK = ':opensource'", ThinkingTags("<think:opensource>", "</think:opensource>")),
     ("</mm:think>", ThinkingTags("<mm:think>", "</mm:think>")),
     ("[/THINK]", ThinkingTags("[THINK]", "[/THINK]")),
     ("<|END_THINKING|>", ThinkingTags("<|START_THINKING|>", "<|END_THINKING|>")),

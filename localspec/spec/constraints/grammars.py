@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from localspec import child_process
@@ -163,17 +164,16 @@ class Grammars:
             ends_answer = text.ends_answer
         return CallStates(by_mark, tuple(loose), ends_answer=ends_answer)
 
-    def start_forced_calls(
+    def start_forced_call(
         self, layout: CallLayout, schemas: Mapping[str, Any]
     ) -> GrammarState:
-        """The state before the mark of a call.
+        """The state before a text that is one call, from its mark on.
 
         Raises GrammarError as `start_calls` does.
         """
         _check_package()
-        writer = CallGrammarWriter(
-            layout.with_mark(), self._controls, self._inline_schema
-        )
+        layout = replace(layout.with_mark(), separator=None)
+        writer = CallGrammarWriter(layout, self._controls, self._inline_schema)
         return self._start_calls(writer, schemas)[0]
 
     def _start_calls(

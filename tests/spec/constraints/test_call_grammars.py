@@ -337,7 +337,7 @@ def test_where_the_closing_mark_ends_the_answer_only_an_end_follows() -> None:
 def test_a_forced_call_begins_with_its_mark(format_name: str) -> None:
     vocabulary = CallVocabulary(format_name)
     layout = layout_of(format_name)
-    state = Grammars(vocabulary).start_forced_calls(layout, SCHEMAS)
+    state = Grammars(vocabulary).start_forced_call(layout, SCHEMAS)
     written = None
     seed = 0
     while written is None:
