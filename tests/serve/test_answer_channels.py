@@ -89,9 +89,7 @@ def test_a_call_of_one_of_several_tools_can_be_required(
 ) -> None:
     body = {"messages": HI, "tools": TOOLS, "tool_choice": "required", "max_tokens": 99}
 
-    response = served.post(
-        "/v1/chat/completions", body | {"localspec": {"spec": spec}}
-    )
+    response = served.post("/v1/chat/completions", body | {"localspec": {"spec": spec}})
 
     assert response.status == 200, response.body
     choice = response.json["choices"][0]
