@@ -41,11 +41,11 @@ _ENCODINGS = {
     "/JBIG2Decode": "a JBIG2 picture",
 }
 _MAX_SAMPLE_BYTES = 75_000_000
-"""Of a picture that is unpacked; pypdf unpacks no more."""
+"""The most that a picture may have when it is unpacked; pypdf unpacks no more."""
 _RECOGNISE = "Recognise its text first, for example: ocrmypdf scan.pdf text.pdf"
 
 _Axes = tuple[float, float, float, float]
-"""Where a picture's right and its top point on the page: x, y, x, y."""
+"""The direction of a picture's right on the page (x, y), and that of its top (x, y)."""
 _UPRIGHT: _Axes = (1, 0, 0, 1)
 _ORIENTATIONS: dict[tuple[int, int, int, int], int] = {
     (1, 0, 0, 1): 1,
@@ -57,7 +57,11 @@ _ORIENTATIONS: dict[tuple[int, int, int, int], int] = {
     (0, 1, 1, 0): 7,
     (0, 1, -1, 0): 8,
 }
-"""How EXIF numbers what is to be done with a picture whose axes point there."""
+"""EXIF's number for a picture by its axes.
+
+For example, the right of a picture that is shown a quarter turned clockwise points down
+the page, (0, -1), and its top points right, (1, 0). EXIF calls this 6.
+"""
 
 
 class _DrawnPicture(Struct, frozen=True):
@@ -196,11 +200,17 @@ def _find_drawn(page: Any) -> list[_DrawnPicture | None]:
 def _find(dictionary: Any, key: str) -> Any:
     """A value that may be an object of its own; None if it is missing."""
     value = dictionary.get(key)
-    return None if value is None else value.get_object()
+    if value is None:
+        return None
+    return value.get_object()
 
 
 def _multiply(matrix: Sequence[float], axes: _Axes) -> _Axes:
-    """The axes within a matrix that is set below those of before."""
+    """The axes of what is drawn after a `cm` with this matrix, on a page with `axes`.
+
+    `0 -600 400 0 0 600 cm` on upright axes gives (0, -600, 400, 0): the picture's right
+    points down.
+    """
     a, b, c, d, *_ = matrix
     right_x, right_y, top_x, top_y = axes
     return (
@@ -212,7 +222,7 @@ def _multiply(matrix: Sequence[float], axes: _Axes) -> _Axes:
 
 
 def _find_orientation(axes: _Axes, degrees: int) -> int:
-    """EXIF's number for a picture on a page that is shown turned clockwise.
+    """EXIF's number for a picture on a page that is shown turned by `degrees`, clockwise.
 
     Crooked axes count as the next straight ones: a scan is turned by quarters.
     """
@@ -228,7 +238,10 @@ def _find_orientation(axes: _Axes, degrees: int) -> int:
 
 
 def _sign(number: float) -> int:
-    return -1 if number < 0 else 1
+    """The sign of a number; that of 0 is 1."""
+    if number < 0:
+        return -1
+    return 1
 
 
 # --- orientation within a JPEG
@@ -300,19 +313,25 @@ class _Samples(Struct, frozen=True):
 
 
 class _ColourSpace(Struct, frozen=True):
-    """How PNG names the colours of a picture."""
+    """The colours of a picture, as a PNG declares them."""
 
     colour_type: int
     palette: bytes = b""
 
     @property
     def n_samples(self) -> int:
-        """Of a pixel."""
-        return 3 if self.colour_type == _PNG_RGB else 1
+        """The samples of one pixel."""
+        if self.colour_type == _PNG_RGB:
+            return 3
+        return 1
 
 
 def _read_samples(stream: Any, filters: Sequence[str]) -> _Samples:
-    """Raises _UnshownPictureError, and what pypdf raises for damaged data."""
+    """The samples of a picture, as rows of a PNG.
+
+    Rows that PNG's filters were applied to are taken as they are; others are unpacked.
+    Raises _UnshownPictureError, and what pypdf raises for damaged data.
+    """
     width = _read_number(stream, "/Width")
     height = _read_number(stream, "/Height")
     if width * height > MAX_PIXELS:
@@ -332,25 +351,25 @@ def _read_samples(stream: Any, filters: Sequence[str]) -> _Samples:
         is_inverted = False
     if depth not in _PNG_DEPTHS[colours.colour_type]:
         raise _UnshownPictureError(f"a picture of {depth} bits a sample")
-    n_row = (width * depth * colours.n_samples + 7) // 8
-    if not 0 < n_row * height <= _MAX_SAMPLE_BYTES:
+    row_bytes = (width * depth * colours.n_samples + 7) // 8
+    if not 0 < row_bytes * height <= _MAX_SAMPLE_BYTES:
         raise _UnshownPictureError(
             f"a picture of more than {size_limit(_MAX_SAMPLE_BYTES)}"
         )
     rows = b""
     if list(filters) == [_FLATE] and not is_inverted:
-        rows = _unpack_filtered_rows(stream, n_row, height)
+        rows = _unpack_filtered_rows(stream, row_bytes=row_bytes, height=height)
     if not rows:
         samples = bytes(stream.get_data())
-        if len(samples) < n_row * height:
+        if len(samples) < row_bytes * height:
             raise _UnshownPictureError("a picture that is cut short")
         if is_inverted:
             samples = samples.translate(_INVERTED)
-        starts = range(0, n_row * height, n_row)
-        rows = b"".join(b"\0" + samples[at : at + n_row] for at in starts)
+        starts = range(0, row_bytes * height, row_bytes)
+        rows = b"".join(b"\0" + samples[at : at + row_bytes] for at in starts)
     return _Samples(
-        width,
-        height,
+        width=width,
+        height=height,
         depth=depth,
         colour_type=colours.colour_type,
         palette=colours.palette,
@@ -359,6 +378,7 @@ def _read_samples(stream: Any, filters: Sequence[str]) -> _Samples:
 
 
 _INVERTED = bytes(range(255, -1, -1))
+"""The table by which `bytes.translate` inverts each byte: 0 becomes 255."""
 
 
 def _read_number(dictionary: Any, key: str) -> int:
@@ -370,7 +390,10 @@ def _read_number(dictionary: Any, key: str) -> int:
 
 
 def _find_colours(space: Any) -> _ColourSpace:
-    """Raises _UnshownPictureError for inks and other colours."""
+    """How a PNG declares a PDF's `/ColorSpace`.
+
+    Raises _UnshownPictureError for inks and other colours.
+    """
     if isinstance(space, str):
         if space in _GREYS:
             return _ColourSpace(_PNG_GREY)
@@ -378,7 +401,9 @@ def _find_colours(space: Any) -> _ColourSpace:
             return _ColourSpace(_PNG_RGB)
         raise _UnshownPictureError("a picture of inks (CMYK) or other colours")
     parts = [each.get_object() for each in space or ()]
-    name = str(parts[0]) if parts else ""
+    name = ""
+    if parts:
+        name = str(parts[0])
     if len(parts) == 1 or name in ("/CalGray", "/CalRGB"):
         return _find_colours(name)
     if name == "/ICCBased":
@@ -407,7 +432,7 @@ def _read_palette(base: Any, table: Any) -> bytes:
 
 
 def _list_inverted_greys(depth: int) -> bytes:
-    """Of 1 bit: white, then black."""
+    """A palette that makes the least sample white: with 1 bit, white and then black."""
     last = (1 << depth) - 1
     palette = bytearray()
     for value in range(last, -1, -1):
@@ -423,14 +448,14 @@ def _is_inverted(stream: Any, colours: _ColourSpace) -> bool:
     return decode[0] > decode[1]
 
 
-def _unpack_filtered_rows(stream: Any, n_row: int, height: int) -> bytes:
+def _unpack_filtered_rows(stream: Any, *, row_bytes: int, height: int) -> bytes:
     """The rows of a picture whose filters are PNG's; empty if it has others.
 
     pypdf would undo the filters byte by byte in Python: 26 MB take some ten seconds.
     """
     parameters = _find(stream, "/DecodeParms")
-    if isinstance(parameters, list):
-        parameters = parameters[0].get_object() if parameters else None
+    if isinstance(parameters, list) and parameters:
+        parameters = parameters[0].get_object()
     if not isinstance(parameters, dict):
         return b""
     predictor = _find(parameters, "/Predictor")
@@ -438,15 +463,18 @@ def _unpack_filtered_rows(stream: Any, n_row: int, height: int) -> bytes:
         return b""
     bits = _find(parameters, "/BitsPerComponent") or 8
     n_samples = _find(parameters, "/Colors") or 1
-    if (bits * n_samples * (_find(parameters, "/Columns") or 1) + 7) // 8 != n_row:
+    n_columns = _find(parameters, "/Columns") or 1
+    if (bits * n_samples * n_columns + 7) // 8 != row_bytes:
         return b""
     packed = stream._data  # pypdf has no other way to the packed bytes.
-    n_bytes = (n_row + 1) * height
+    n_bytes = (row_bytes + 1) * height
     try:
         rows = zlib.decompressobj().decompress(packed, n_bytes)
     except zlib.error:
         return b""
-    return rows if len(rows) == n_bytes else b""
+    if len(rows) < n_bytes:
+        return b""
+    return rows
 
 
 def _write_png(samples: _Samples, orientation: int) -> bytes:
@@ -476,7 +504,8 @@ def _write_png(samples: _Samples, orientation: int) -> bytes:
 
 # --- a fax, which becomes a TIFF
 
-_USUAL_COLUMNS = 1728  # As PDF has it; a fax of A4.
+_USUAL_COLUMNS = 1728
+"""The width of a fax that does not say it, by the standard of PDF: that of A4."""
 _GROUP_4 = 4
 _SHORT = 3
 _LONG = 4
@@ -495,8 +524,8 @@ def _wrap_fax(stream: Any, orientation: int) -> bytes:
             what, f"Install Pillow, which reads it: {install_command('pillow')}"
         )
     parameters = _find(stream, "/DecodeParms")
-    if isinstance(parameters, list):
-        parameters = parameters[-1].get_object() if parameters else None
+    if isinstance(parameters, list) and parameters:
+        parameters = parameters[-1].get_object()
     if not isinstance(parameters, dict):
         parameters = {}
     is_group_4 = (_find(parameters, "/K") or 0) < 0
@@ -507,12 +536,13 @@ def _wrap_fax(stream: Any, orientation: int) -> bytes:
     height = _read_number(stream, "/Height")
     if not isinstance(width, int) or not 0 < width * height <= MAX_PIXELS:
         raise _UnshownPictureError("a damaged picture")
-    # Black is 0 in a fax of a PDF, unless one of these says that it is 1.
-    is_white_0 = getattr(_find(parameters, "/BlackIs1"), "value", False)
+    # A PDF shows the sample 0 as black. The black of a fax is 0, or 1 with /BlackIs1: then
+    # the page shows the negative. An inverted /Decode turns either round.
+    is_negative = getattr(_find(parameters, "/BlackIs1"), "value", False)
     if _is_inverted(stream, _ColourSpace(_PNG_GREY)):
-        is_white_0 = not is_white_0
+        is_negative = not is_negative
     photometric = 0
-    if is_white_0:
+    if is_negative:
         photometric = 1
     packed = bytes(stream._data)  # pypdf has no other way to the packed bytes.
     entries = [

@@ -1,6 +1,6 @@
 """The suggestions as advice: the three best models first, then the others by kind.
 
-`pair suggest`, the wizard, Home and the welcome screen show these groups.  Each model
+`pair suggest`, the wizard, Home and the welcome screen show these groups. Each model
 has one row, with the draft and the quantisation that suit the machine best.
 """
 
@@ -28,11 +28,11 @@ _SAME_CLASS = 2.0  # The sizes of two models of one class differ by a smaller fa
 
 
 class AdviceGroup(StrEnum):
-    """In the order in which they are shown."""
+    """The groups, in the order in which they are shown."""
 
     BEST = "best"
     FASTER = "faster"
-    LARGER = "larger"  # Than the GPU's memory: partly in RAM.
+    LARGER = "larger"  # The pair is larger than the GPU's memory: partly in RAM.
     OTHER = "other"
     OLDER = "older"
     TOO_SLOW = "too slow"
@@ -59,7 +59,9 @@ class Advice(Struct, frozen=True):
     @property
     def best(self) -> AdvisedPair | None:
         """The first one to try; None if nothing fits."""
-        return self.pairs[0] if self.pairs else None
+        if not self.pairs:
+            return None
+        return self.pairs[0]
 
     def by_group(self) -> Iterator[tuple[str, tuple[AdvisedPair, ...]]]:
         """The title and the pairs of each group that has any."""
@@ -75,9 +77,9 @@ def advise(
     *,
     catalogue: Catalog | None = None,
 ) -> Advice:
-    """Takes about a second: call it on a thread.
+    """The advice for a machine. It takes about a second: call it on a thread.
 
-    The pair that comes with localspec is left out.  Raises UsageError for a damaged
+    The pair that comes with localspec is left out. Raises UsageError for a damaged
     catalogue.
     """
     catalogue = catalogue or catalog.load()
@@ -122,6 +124,7 @@ class _Grouping:
     """The groups of one list: each depends on what the best are."""
 
     def __init__(self, listed: Sequence[PairSuggestion], use: str | None) -> None:
+        """`listed`: one suggestion for each model, the best answers first."""
         self.use = use
         self.newer = find_newer_models([each.pair.target for each in listed])
         whole = [each for each in listed if self._may_be_best(each)]
@@ -164,7 +167,9 @@ class _Grouping:
     def _times_as_fast(self, suggestion: PairSuggestion) -> float:
         """Its speed divided by the best one's; 1 if either is unknown."""
         rate = suggestion.tokens_per_second
-        best_rate = self.best[0].tokens_per_second if self.best else None
+        if not self.best:
+            return 1.0
+        best_rate = self.best[0].tokens_per_second
         if not rate or not best_rate:
             return 1.0
         return rate / best_rate
@@ -181,34 +186,46 @@ class _Grouping:
                 return describe_ram(suggestion)
             case AdviceGroup.OLDER:
                 newer = self.newer.get(own_id(suggestion.pair.target.id))
-                return f"{model_names.name_model(newer)} is newer" if newer else ""
+                if newer is None:
+                    return ""
+                return f"{model_names.name_model(newer)} is newer"
             case AdviceGroup.TOO_SLOW:
-                instead = self.best[0] if self.best else None
-                return describe_slow(suggestion, instead)
+                if not self.best:
+                    return describe_slow(suggestion, instead=None)
+                return describe_slow(suggestion, instead=self.best[0])
             case AdviceGroup.OTHER:
                 if not self._suits(suggestion) and self.use:
                     return f"not made for {self.use}"
                 return _describe_strength(suggestion)
 
     def _why_best(self, suggestion: PairSuggestion) -> str:
-        """The first strength that none of those before it has, too."""
+        """The first strength that is not the reason of a better one already.
+
+        If the second and the third are `good for chat and code`, and the third has a
+        longer context too, the reason of the third is `longer context: 64k`.
+        """
         reason = ""
         said: set[str] = set()
         for each in self.best:
             strengths = list(self._strengths(each))
             unsaid = [strength for strength in strengths if strength not in said]
-            reason = next(iter(unsaid or strengths))
+            reason = strengths[0]
+            if unsaid:
+                reason = unsaid[0]
             said.add(reason)
             if each is suggestion:
                 break
         return reason
 
     def _strengths(self, suggestion: PairSuggestion) -> Iterator[str]:
+        """What speaks for one of the best, what says most first; at least one."""
         first = self.best[0]
         is_made_for_use = suggestion.pair.use == (self.use,)
         if suggestion is first:
-            made = f"made for {self.use}: " if is_made_for_use else ""
-            yield f"{made}the best answers that fit"
+            if is_made_for_use:
+                yield f"made for {self.use}: the best answers that fit"
+            else:
+                yield "the best answers that fit"
             return
         factor = self._times_as_fast(suggestion)
         if factor >= _FASTER:
@@ -235,7 +252,9 @@ def _describe_strength(suggestion: PairSuggestion) -> str:
     best_uses = model.use[:2]
     if best_uses:
         return f"good for {' and '.join(best_uses)}"
-    return f"released {model.released}" if model.released else ""
+    if model.released:
+        return f"released {model.released}"
+    return ""
 
 
 def describe_ram(suggestion: PairSuggestion) -> str:
@@ -252,9 +271,11 @@ def describe_ram(suggestion: PairSuggestion) -> str:
 
 
 def describe_slow(suggestion: PairSuggestion, instead: PairSuggestion | None) -> str:
-    """Such as `too slow from RAM (≈ 2 tok/s): take Qwen3.8 27B (≈ 54)`."""
-    source = " from RAM" if suggestion.is_partly_in_ram else ""
-    text = f"too slow{source} ({about_rate(suggestion.tokens_per_second)} tok/s)"
+    """The reason, such as `too slow from RAM (≈ 2 tok/s): take Qwen3.8 27B (≈ 54)`."""
+    what = "too slow"
+    if suggestion.is_partly_in_ram:
+        what = "too slow from RAM"
+    text = f"{what} ({about_rate(suggestion.tokens_per_second)} tok/s)"
     if instead is None or instead.is_too_slow:
         return text
     rate = about_rate(instead.tokens_per_second)
@@ -276,7 +297,7 @@ def find_newer_models(
 
     A model that lists of late 2026 still choose (the tier `current`) is not replaced.
     An old one may have no successor among `models`; then a current one of its class is
-    named, whoever made it.  Example: qwen3.6-27b is replaced by qwen3.8-27b,
+    named, whoever made it. Example: qwen3.6-27b is replaced by qwen3.8-27b,
     gemma-3-27b by gemma-4-31b, and mistral-7b by the current model that is nearest in
     size.
     """
@@ -312,7 +333,9 @@ def _replaces(newer: CatalogModel, model: CatalogModel) -> bool:
 def _makers(id_: str) -> str:
     """The letters that an id begins with: `qwen` of qwen3.8-27b."""
     match = re.match("[a-z]+", id_)
-    return match[0] if match else id_
+    if match is None:
+        return id_
+    return match[0]
 
 
 def _version(model: CatalogModel) -> _Version:

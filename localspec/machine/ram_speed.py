@@ -1,9 +1,12 @@
 """How fast a CPU reads its memory, until that is measured.
 
-What decides is the width of the memory, its clock, and the share of it that the CPU's
-cores reach.  The system may say width and clock (SMBIOS), or the text that names a CPU
-("i5-12400, DDR4-3200"); the rest is known of the family of a CPU, by its name.  Of a
-CPU that no row names little is known, and the range of an estimate is as wide as that.
+The speed is the width of the memory times its clock, times the share of this peak that
+the CPU's cores reach. Width and clock come from the firmware (SMBIOS), or from the text
+that names a CPU ("i5-12400, DDR4-3200"). What these do not say comes from the row of the
+CPU's family. For a CPU without a row the range of an estimate is wide.
+
+For example, a Ryzen 5600 with two modules of DDR4-3200 has 128 bits / 8 × 3,200 = 51.2
+GB/s. Its cores reach 70 % of them, 36 GB/s.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class CpuFamily(Struct, frozen=True):
 
 
 class RamSpeed(Struct, frozen=True):
-    memory: str
+    """How fast a CPU reads its memory, and how uncertain that is."""
+
+    memory: str  # Such as "128 bits of DDR4-3200".
     bandwidth: float  # Peak, GB/s.
     share: float
     error: float  # Relative, of a one-token pass.
@@ -64,95 +69,221 @@ class RamSpeed(Struct, frozen=True):
 
 
 _FAMILIES = (
-    CpuFamily("Raspberry Pi 5|BCM2712", "32 bits of LPDDR4X-4267", 17.1, 0.7, 32),
-    CpuFamily("Raspberry Pi 4|BCM2711", "32 bits of LPDDR4-3200", 12.8, 0.33, 32),
-    CpuFamily("RK3588|Orange Pi 5|ROCK 5", "LPDDR4X-4224", 33.8, 0.4, 64),
-    CpuFamily("Cix|C[DP]8180", "128 bits of LPDDR5-5500", 88.0, 0.4),
-    CpuFamily("AmpereOne", "eight channels of DDR5-5200", 333.0, 0.4, 512),
-    CpuFamily("Altra|Neoverse-N1", "eight channels of DDR4-3200", 205.0, 0.5, 512),
-    CpuFamily(r"Apple M\d", "its own LPDDR", 68.0, 0.7),
-    CpuFamily("Snapdragon", "LPDDR5X-8448", 135.0, 0.5),
+    CpuFamily(
+        "Raspberry Pi 5|BCM2712",
+        "32 bits of LPDDR4X-4267",
+        bandwidth=17.1,
+        share=0.7,
+        bits=32,
+    ),
+    CpuFamily(
+        "Raspberry Pi 4|BCM2711",
+        "32 bits of LPDDR4-3200",
+        bandwidth=12.8,
+        share=0.33,
+        bits=32,
+    ),
+    CpuFamily(
+        "RK3588|Orange Pi 5|ROCK 5", "LPDDR4X-4224", bandwidth=33.8, share=0.4, bits=64
+    ),
+    CpuFamily("Cix|C[DP]8180", "128 bits of LPDDR5-5500", bandwidth=88.0, share=0.4),
+    CpuFamily(
+        "AmpereOne", "eight channels of DDR5-5200", bandwidth=333.0, share=0.4, bits=512
+    ),
+    CpuFamily(
+        "Altra|Neoverse-N1",
+        "eight channels of DDR4-3200",
+        bandwidth=205.0,
+        share=0.5,
+        bits=512,
+    ),
+    CpuFamily(r"Apple M\d", "its own LPDDR", bandwidth=68.0, share=0.7),
+    CpuFamily("Snapdragon", "LPDDR5X-8448", bandwidth=135.0, share=0.5),
     # Few small cores on one channel: they take longer to unpack weights than to read
     # them.
     CpuFamily(
         r"\bN(?:50|9[57]|[12]\d{2}|3[05]\d)\b|Celeron|Atom|"
         r"Pentium.* [JN]\d{4}|\b[JN]\d{4}\b",
         "one channel",
-        29.0,
-        0.62,
-        64,
+        bandwidth=29.0,
+        share=0.62,
+        bits=64,
     ),
     CpuFamily(
         r"Ryzen AI Max",
         "256 bits of LPDDR5X-8000",
-        256.0,
-        0.6,
-        256,
+        bandwidth=256.0,
+        share=0.6,
+        bits=256,
         limit=128.0,
         error=_UNKNOWN_ERROR,
     ),
-    CpuFamily(r"Ryzen AI", "dual-channel DDR5-5600 or LPDDR5X-7500", 105.0, 0.62),
-    CpuFamily(r"Ryzen Z[12]", "LPDDR5-6400", 102.0, 0.5),
     CpuFamily(
-        r"Threadripper PRO [79]\d{3}", "eight channels of DDR5-5200", 333.0, 0.5, 512
+        r"Ryzen AI",
+        "dual-channel DDR5-5600 or LPDDR5X-7500",
+        bandwidth=105.0,
+        share=0.62,
     ),
-    CpuFamily(r"Threadripper [79]\d{3}", "four channels of DDR5-5200", 166.0, 0.6, 256),
+    CpuFamily(r"Ryzen Z[12]", "LPDDR5-6400", bandwidth=102.0, share=0.5),
     CpuFamily(
-        r"Threadripper PRO [35]\d{3}", "eight channels of DDR4-3200", 205.0, 0.5, 512
+        r"Threadripper PRO [79]\d{3}",
+        "eight channels of DDR5-5200",
+        bandwidth=333.0,
+        share=0.5,
+        bits=512,
     ),
-    CpuFamily(r"Threadripper", "four channels of DDR4", 95.0, 0.8, 256),
-    CpuFamily(r"EPYC 9\d{2}[45]", "twelve channels of DDR5", 461.0, 0.62, 768),
-    CpuFamily(r"EPYC 7\d{2}[123]", "eight channels of DDR4", 187.0, 0.55, 512),
-    CpuFamily(r"Xeon.* w[3579]-2[45]\d{2}", "four channels of DDR5", 154.0, 0.5, 256),
-    CpuFamily(r"Xeon.* w[579]-3[45]\d{2}", "eight channels of DDR5", 307.0, 0.45, 512),
-    CpuFamily(r"Xeon.* w[3579]\b", "four channels of DDR5", 154.0, 0.5, 256),
-    CpuFamily(r"Xeon.* W-3\d{3}", "six channels of DDR4", 141.0, 0.6, 384),
-    CpuFamily(r"Xeon.* W-2\d{3}", "four channels of DDR4", 85.0, 0.7, 256),
-    CpuFamily(r"Xeon.* E5-\d{4} v[34]", "four channels of DDR4", 72.0, 0.65, 256),
-    CpuFamily(r"Xeon.* E5-\d{4}", "four channels of DDR3", 51.0, 0.65, 256),
-    CpuFamily(r"Xeon.* E3-\d{4}", "dual-channel memory", 30.0),
-    CpuFamily(r"Xeon.* E-2\d{3}", "dual-channel DDR4-2666", 42.7, 0.7),
+    CpuFamily(
+        r"Threadripper [79]\d{3}",
+        "four channels of DDR5-5200",
+        bandwidth=166.0,
+        share=0.6,
+        bits=256,
+    ),
+    CpuFamily(
+        r"Threadripper PRO [35]\d{3}",
+        "eight channels of DDR4-3200",
+        bandwidth=205.0,
+        share=0.5,
+        bits=512,
+    ),
+    CpuFamily(
+        r"Threadripper", "four channels of DDR4", bandwidth=95.0, share=0.8, bits=256
+    ),
+    CpuFamily(
+        r"EPYC 9\d{2}[45]",
+        "twelve channels of DDR5",
+        bandwidth=461.0,
+        share=0.62,
+        bits=768,
+    ),
+    CpuFamily(
+        r"EPYC 7\d{2}[123]",
+        "eight channels of DDR4",
+        bandwidth=187.0,
+        share=0.55,
+        bits=512,
+    ),
+    CpuFamily(
+        r"Xeon.* w[3579]-2[45]\d{2}",
+        "four channels of DDR5",
+        bandwidth=154.0,
+        share=0.5,
+        bits=256,
+    ),
+    CpuFamily(
+        r"Xeon.* w[579]-3[45]\d{2}",
+        "eight channels of DDR5",
+        bandwidth=307.0,
+        share=0.45,
+        bits=512,
+    ),
+    CpuFamily(
+        r"Xeon.* w[3579]\b",
+        "four channels of DDR5",
+        bandwidth=154.0,
+        share=0.5,
+        bits=256,
+    ),
+    CpuFamily(
+        r"Xeon.* W-3\d{3}", "six channels of DDR4", bandwidth=141.0, share=0.6, bits=384
+    ),
+    CpuFamily(
+        r"Xeon.* W-2\d{3}", "four channels of DDR4", bandwidth=85.0, share=0.7, bits=256
+    ),
+    CpuFamily(
+        r"Xeon.* E5-\d{4} v[34]",
+        "four channels of DDR4",
+        bandwidth=72.0,
+        share=0.65,
+        bits=256,
+    ),
+    CpuFamily(
+        r"Xeon.* E5-\d{4}",
+        "four channels of DDR3",
+        bandwidth=51.0,
+        share=0.65,
+        bits=256,
+    ),
+    CpuFamily(r"Xeon.* E3-\d{4}", "dual-channel memory", bandwidth=30.0),
+    CpuFamily(r"Xeon.* E-2\d{3}", "dual-channel DDR4-2666", bandwidth=42.7, share=0.7),
     CpuFamily(
         r"Xeon.* (?:Silver|Gold|Platinum|Bronze) [3-9][45]\d{2}",
         "eight channels of DDR5",
-        307.0,
-        0.4,
-        512,
+        bandwidth=307.0,
+        share=0.4,
+        bits=512,
     ),
     CpuFamily(
         r"Xeon.* (?:Silver|Gold|Platinum|Bronze) [3-9]3\d{2}",
         "eight channels of DDR4",
-        205.0,
-        0.45,
-        512,
+        bandwidth=205.0,
+        share=0.45,
+        bits=512,
     ),
     CpuFamily(
         r"Xeon.* (?:Silver|Gold|Platinum|Bronze)",
         "six channels of DDR4",
-        128.0,
-        0.5,
-        384,
+        bandwidth=128.0,
+        share=0.5,
+        bits=384,
     ),
-    CpuFamily(r"Core.* Ultra .*2\d{2}V", "LPDDR5X-8533", 136.5, 0.6),
-    CpuFamily(r"Core.* Ultra", "dual-channel DDR5", 96.0, 0.68),
+    CpuFamily(r"Core.* Ultra .*2\d{2}V", "LPDDR5X-8533", bandwidth=136.5, share=0.6),
+    CpuFamily(r"Core.* Ultra", "dual-channel DDR5", bandwidth=96.0, share=0.68),
     # Its fabric carries 64 GB/s, whatever the memory.
     CpuFamily(
-        r"Ryzen (?:[3579] )?(?:PRO )?[789]\d{3}", "dual-channel DDR5", 88.0, 0.67
+        r"Ryzen (?:[3579] )?(?:PRO )?[789]\d{3}",
+        "dual-channel DDR5",
+        bandwidth=88.0,
+        share=0.67,
     ),
     CpuFamily(
-        r"Ryzen (?:[3579] )?(?:PRO )?6\d{3}", "dual-channel DDR5-4800", 77.0, 0.68
+        r"Ryzen (?:[3579] )?(?:PRO )?6\d{3}",
+        "dual-channel DDR5-4800",
+        bandwidth=77.0,
+        share=0.68,
     ),
     CpuFamily(
-        r"Ryzen (?:[3579] )?(?:PRO )?[345]\d{3}", "dual-channel DDR4-3200", 51.2, 0.7
+        r"Ryzen (?:[3579] )?(?:PRO )?[345]\d{3}",
+        "dual-channel DDR4-3200",
+        bandwidth=51.2,
+        share=0.7,
     ),
-    CpuFamily(r"Ryzen (?:[3579] )?(?:PRO )?[12]\d{3}", "dual-channel DDR4-2666", 42.7),
-    CpuFamily(r"i[79][- ]\d{4,5}XE?\b", "four channels of DDR4-2933", 94.0, 0.75, 256),
-    CpuFamily(r"i[3579][- ]1[234]\d{2}", "dual-channel DDR4 or DDR5", 70.0, 0.67),
-    CpuFamily(r"i[3579][- ]1[01]\d{2}", "dual-channel DDR4-3200", 51.2, 0.72),
-    CpuFamily(r"i[3579][- ][89]\d{3}", "dual-channel DDR4-2666", 42.7, 0.66),
-    CpuFamily(r"i[3579][- ][67]\d{3}", "dual-channel DDR4-2400", 38.4, 0.72),
-    CpuFamily(r"i[3579][- ][2345]\d{3}", "dual-channel DDR3-1600", 25.6, 0.7),
-    CpuFamily(r"Core.* (?:[3579] )?1[0-9]{2}[UH]\b", "dual-channel DDR5", 83.0, 0.68),
+    CpuFamily(
+        r"Ryzen (?:[3579] )?(?:PRO )?[12]\d{3}",
+        "dual-channel DDR4-2666",
+        bandwidth=42.7,
+    ),
+    CpuFamily(
+        r"i[79][- ]\d{4,5}XE?\b",
+        "four channels of DDR4-2933",
+        bandwidth=94.0,
+        share=0.75,
+        bits=256,
+    ),
+    CpuFamily(
+        r"i[3579][- ]1[234]\d{2}",
+        "dual-channel DDR4 or DDR5",
+        bandwidth=70.0,
+        share=0.67,
+    ),
+    CpuFamily(
+        r"i[3579][- ]1[01]\d{2}", "dual-channel DDR4-3200", bandwidth=51.2, share=0.72
+    ),
+    CpuFamily(
+        r"i[3579][- ][89]\d{3}", "dual-channel DDR4-2666", bandwidth=42.7, share=0.66
+    ),
+    CpuFamily(
+        r"i[3579][- ][67]\d{3}", "dual-channel DDR4-2400", bandwidth=38.4, share=0.72
+    ),
+    CpuFamily(
+        r"i[3579][- ][2345]\d{3}", "dual-channel DDR3-1600", bandwidth=25.6, share=0.7
+    ),
+    CpuFamily(
+        r"Core.* (?:[3579] )?1[0-9]{2}[UH]\b",
+        "dual-channel DDR5",
+        bandwidth=83.0,
+        share=0.68,
+    ),
 )
 """The first whose pattern is in the name counts.
 
@@ -160,7 +291,9 @@ The peak is that of the memory that such computers are mostly sold with, and the
 follows from published speeds on such CPUs: 10 GB/s on a Raspberry Pi 5, 15 on an N100,
 32 on an i5-9500, 34 on an i5-1135G7, 46 on an i3-14100, 56 on a Ryzen 7950X.
 """
-_UNKNOWN = CpuFamily("", "memory of an unknown CPU", 48.0, 0.65, error=_UNKNOWN_ERROR)
+_UNKNOWN = CpuFamily(
+    "", "memory of an unknown CPU", bandwidth=48.0, share=0.65, error=_UNKNOWN_ERROR
+)
 _NAMED_MODULES = re.compile(r"\b((?:LP)?DDR[345]X?)(?:-(\d{3,5}))?\b", re.IGNORECASE)
 _ONE_CHANNEL = re.compile(r"\b(?:one|single)[ -](?:channel|module)\b", re.IGNORECASE)
 _USUAL_CLOCKS = {"DDR3": 1600, "DDR4": 3200, "DDR5": 5200}
@@ -169,7 +302,7 @@ _USUAL_CLOCKS = {"DDR3": 1600, "DDR4": 3200, "DDR5": 5200}
 
 @cache
 def read_ram_speed(cpu_name: str, n_cores: int) -> RamSpeed:
-    """Of this computer's memory."""
+    """How fast the CPU of this computer reads its memory."""
     return find_ram_speed(cpu_name, read_modules(), n_cores)
 
 
@@ -178,8 +311,8 @@ def find_ram_speed(
 ) -> RamSpeed:
     """The memory of a CPU, from its name and what the system says of the modules.
 
-    The text may name the memory, too.  Example: two modules of DDR4-3200 are 128 bits
-    wide, so they give 51.2 GB/s.  Four modules in a desktop share the two channels that
+    The text may name the memory, too. Example: two modules of DDR4-3200 are 128 bits
+    wide, so they give 51.2 GB/s. Four modules in a desktop share the two channels that
     it has, and give no more.
     """
     family = _find_family(cpu_name)
@@ -225,10 +358,10 @@ def _read_named_modules(text: str, family: CpuFamily) -> MemoryModules | None:
         bits = _CHANNEL_BITS
     kind = found[1].upper()
     if found[2]:
-        return MemoryModules(kind, int(found[2]), bits)
+        return MemoryModules(kind, megatransfers=int(found[2]), bits=bits)
     is_open = " or " in family.memory or not family.pattern
     if kind in _USUAL_CLOCKS and (is_open or bits < family.bits):
-        return MemoryModules(kind, _USUAL_CLOCKS[kind], bits)
+        return MemoryModules(kind, megatransfers=_USUAL_CLOCKS[kind], bits=bits)
     return None
 
 
@@ -260,7 +393,7 @@ def sum_modules(modules: Sequence[MemoryModules]) -> MemoryModules | None:
         return None
     slowest = min(module.megatransfers for module in modules)
     bits = sum(module.bits for module in modules)
-    return MemoryModules(modules[0].kind, slowest, bits)
+    return MemoryModules(modules[0].kind, megatransfers=slowest, bits=bits)
 
 
 def parse_udev(text: str) -> list[MemoryModules]:
@@ -281,7 +414,7 @@ def parse_udev(text: str) -> list[MemoryModules]:
             continue
         if not width.isdecimal():
             continue
-        modules.append(MemoryModules(kind, int(speed), int(width)))
+        modules.append(MemoryModules(kind, megatransfers=int(speed), bits=int(width)))
     return modules
 
 
@@ -300,7 +433,7 @@ def parse_smbios(table: bytes) -> list[MemoryModules]:
         (speed,) = struct.unpack_from("<H", structure, 0x20)
         is_known = width not in (0, 0xFFFF) and speed not in (0, 0xFFFF)
         if size and kind and is_known:  # A slot without a module has the size 0.
-            modules.append(MemoryModules(kind, speed, width))
+            modules.append(MemoryModules(kind, megatransfers=speed, bits=width))
     return modules
 
 

@@ -136,7 +136,8 @@ _MINIMAX_3 = "]<]minimax[>["
 _OBJECT = f'{{"name": "{NAME}", "arguments": {ARGUMENTS}}}'
 
 
-def _list_layout(mark: str, ending: str, call: str = _OBJECT) -> CallLayout:
+def _list_layout(mark: str, *, ending: str, call: str = _OBJECT) -> CallLayout:
+    """A JSON list of calls behind the mark: `[{"name": "f", "arguments": {}}]`."""
     return CallLayout(
         mark,
         call=call,
@@ -146,8 +147,12 @@ def _list_layout(mark: str, ending: str, call: str = _OBJECT) -> CallLayout:
     )
 
 
-def _function_layout(mark: str, closer: str, value_space: str) -> CallLayout:
-    """`<function=f>` with a `<parameter=…>` for each argument, between two tags."""
+def _function_layout(mark: str, *, closer: str, value_space: str) -> CallLayout:
+    """`<function=f>` with a `<parameter=…>` for each argument, between two tags.
+
+    `value_space` is what the template writes on both sides of a value: a line feed, or
+    nothing.
+    """
     return CallLayout(
         mark,
         call=(
@@ -161,8 +166,14 @@ def _function_layout(mark: str, closer: str, value_space: str) -> CallLayout:
     )
 
 
-def _invoke_layout(section: str, prefix: str, text: str, other: str) -> CallLayout:
-    """`<invoke name="f">`, with a prefix before each tag's name."""
+def _invoke_layout(
+    section: str, *, prefix: str = "", of_text: str = "", of_json: str = ""
+) -> CallLayout:
+    """`<invoke name="f">`, with a prefix before each tag's name.
+
+    `of_text` and `of_json` are the attributes of an argument that is a text, or JSON:
+    DeepSeek writes `<｜DSML｜parameter name="city" string="true">Rome`.
+    """
     return CallLayout(
         f"<{section}>",
         opening=SPACE,
@@ -173,14 +184,14 @@ def _invoke_layout(section: str, prefix: str, text: str, other: str) -> CallLayo
         ending=f"</{section}>",
         arguments=TagArguments(
             before_key=f'<{prefix}parameter name="',
-            before_text=f'"{text}>',
-            before_json=f'"{other}>',
+            before_text=f'"{of_text}>',
+            before_json=f'"{of_json}>',
             after_value=f"</{prefix}parameter>{SPACE}",
         ),
     )
 
 
-def _param_layout(before_value: str, after_value: str) -> CallLayout:
+def _param_layout(*, before_value: str, after_value: str) -> CallLayout:
     """MiniCPM's `<param name="a">1</param>`."""
     return CallLayout(
         '<function name="',
@@ -195,16 +206,20 @@ def _param_layout(before_value: str, after_value: str) -> CallLayout:
 
 
 def _dsml_layout(section: str) -> CallLayout:
+    """DeepSeek's `<｜DSML｜invoke name="f">`."""
     return _invoke_layout(
-        f"｜DSML｜{section}", "｜DSML｜", ' string="true"', ' string="false"'
+        f"｜DSML｜{section}",
+        prefix="｜DSML｜",
+        of_text=' string="true"',
+        of_json=' string="false"',
     )
 
 
 LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
     "tags": (
         CallLayout("<tool_call>", f"{SPACE}{_OBJECT}{SPACE}</tool_call>"),
-        _function_layout("<tool_call>", "</tool_call>", "\n"),
-        _function_layout("<tool_call>", "</tool_call>", ""),
+        _function_layout("<tool_call>", closer="</tool_call>", value_space="\n"),
+        _function_layout("<tool_call>", closer="</tool_call>", value_space=""),
         CallLayout(
             "<tool_call>",
             f"{NAME}{SPACE}{ARGUMENTS}{SPACE}</tool_call>",
@@ -221,10 +236,10 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         CallLayout("[TOOL_CALLS]", f"{NAME}{ARGUMENTS}"),
         _list_layout(
             "[TOOL_CALLS]",
-            "",
-            f'{{"name": "{NAME}", "arguments": {ARGUMENTS}, "id": "$ID"}}',
+            ending="",
+            call=f'{{"name": "{NAME}", "arguments": {ARGUMENTS}, "id": "$ID"}}',
         ),
-        _list_layout("[TOOL_CALLS]", ""),
+        _list_layout("[TOOL_CALLS]", ending=""),
     ),
     "gpt-oss": (
         CallLayout(
@@ -292,7 +307,7 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
             ),
         ),
     ),
-    "minimax": (_invoke_layout("minimax:tool_call", "", "", ""),),
+    "minimax": (_invoke_layout("minimax:tool_call"),),
     "minimax3": (
         CallLayout(
             f"{_MINIMAX_3}<tool_call>",
@@ -311,8 +326,12 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         ),
     ),
     "seed": (
-        _function_layout("<seed:tool_call>", "</seed:tool_call>", ""),
-        _function_layout("<seed:tool_call>", "</seed:tool_call>", "\n"),
+        _function_layout(
+            "<seed:tool_call>", closer="</seed:tool_call>", value_space=""
+        ),
+        _function_layout(
+            "<seed:tool_call>", closer="</seed:tool_call>", value_space="\n"
+        ),
     ),
     "hunyuan": (
         CallLayout(
@@ -330,8 +349,8 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         ),
     ),
     "minicpm": (
-        _param_layout("", ""),
-        _param_layout("<![CDATA[", "]]>"),
+        _param_layout(before_value="", after_value=""),
+        _param_layout(before_value="<![CDATA[", after_value="]]>"),
         CallLayout('<function name="', f'{NAME}">{ARGUMENTS}</function>'),
     ),
     "functionary": (CallLayout("<function=", f"{NAME}>{ARGUMENTS}</function>"),),
@@ -355,22 +374,24 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
         ),
         _list_layout(
             "<tool_calls>",
-            "</tool_calls>",
-            f'{{"name": "{NAME}", "arguments": {ARGUMENTS}$IDFIELD}}',
+            ending="</tool_calls>",
+            call=f'{{"name": "{NAME}", "arguments": {ARGUMENTS}$IDFIELD}}',
         ),
     ),
-    "nemotron": (_list_layout("<TOOLCALL>", "</TOOLCALL>"),),
+    "nemotron": (_list_layout("<TOOLCALL>", ending="</TOOLCALL>"),),
     "cohere": (
         _list_layout(
             "<|START_ACTION|>",
-            "<|END_ACTION|>",
-            f'{{"tool_call_id": "$NUMBER", "tool_name": "{NAME}", '
+            ending="<|END_ACTION|>",
+            call=f'{{"tool_call_id": "$NUMBER", "tool_name": "{NAME}", '
             f'"parameters": {ARGUMENTS}}}',
         ),
     ),
     "apertus": (
         _list_layout(
-            "<|tools_prefix|>", "<|tools_suffix|>", f'{{"{NAME}": {ARGUMENTS}}}'
+            "<|tools_prefix|>",
+            ending="<|tools_suffix|>",
+            call=f'{{"{NAME}": {ARGUMENTS}}}',
         ),
     ),
     "firefunction": (
@@ -389,7 +410,7 @@ LAYOUTS: Mapping[str, tuple[CallLayout, ...]] = {
     ),
     "generic": (CallLayout("<tool_call>", f"\n{_OBJECT}\n</tool_call>"),),
 }
-"""By the name of a format; of several layouts, the first that fits a template."""
+"""The layouts of each format. Of several, a template has the first that fits."""
 
 GENERIC_LAYOUT = LAYOUTS["generic"][0]
 
@@ -430,6 +451,10 @@ class _LayoutFit:
 
     A text that occurs several times, such as the one between an argument's key and its
     value, has the same space each time.
+
+    For example, Hermes's layout begins with `<tool_call>$SPACE{"name": `. Its pattern
+    begins with `<tool_call>(?P<before0>\\s*)\\{"name": `. A template that writes a line
+    feed there gives `before0` the text "\\n", and `fill` puts it in place of `$SPACE`.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A call is the text of its `CallLayout`, with the name of an offered tool and arguments
 that satisfy the tool's JSON Schema. Example, with Hermes's layout and one tool
-`get_time`:
+`get_time`, without the terms that are empty here:
 
     start: call
     call: call0
@@ -12,13 +12,17 @@ that satisfy the tool's JSON Schema. Example, with Hermes's layout and one tool
 Between tags, only what is no text is JSON. With `<parameter=city>`:
 
     arguments0: argument0_0 argument0_1?
-    argument0_0: "<parameter=city>\\n" TEXT0
-    TEXT0: (/(?s:.*)/ & ~/(?s:.*)(?:<parameter=|<\\/parameter>)(?s:.*)/) "\\n</parameter>\\n"
+    argument0_0: "<parameter=city>\\n" TEXT
+    TEXT: (/(?s:.*)/ & ~/(?s:.*)(?:<parameter=|<\\/parameter>)(?s:.*)/) "\\n</parameter>\\n"
     argument0_1: "<parameter=days>\\n" value0_1 "\\n</parameter>\\n"
     value0_1: %json {"type": "integer", …}
 
-A text ends at the first closing tag: the parser, which knows what a call may hold, finds
-the same end.
+A text ends at the first closing tag, at which the parser of the answer
+(`tool_formats.py`) ends it, too. A rule's number is that of its tool, and after it that of
+the argument.
+
+If a schema cannot be written, the tool's arguments follow the layout alone: the tool is
+one of `CallGrammarText.loose`.
 """
 
 from __future__ import annotations
@@ -49,7 +53,12 @@ from localspec.models.chat_template.schema_references import (
     SchemaReferences,
     WorkBudget,
 )
-from localspec.spec.constraints.lark import ControlTexts, LarkRules, escape_regex
+from localspec.spec.constraints.lark import (
+    ControlTexts,
+    LarkRules,
+    can_be_empty,
+    escape_regex,
+)
 from localspec.spec.constraints.notations import (
     NOTATIONS,
     NotationWriter,
@@ -61,14 +70,17 @@ _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _KEY = re.compile(r"[^<>\"=\s]{1,256}")
 _ANY_KEY = r'/[^<>"=\s]{1,64}/'
 _MAX_LENGTH = 2_000
-"""A larger `maxLength` of a text between tags is not held: each character is a state."""
+"""A larger `maxLength` of a text between tags is ignored: each character is a state."""
 _MAX_DEFINITION_CHARS = 512 * 1024
-"""Each argument that refers to definitions has a copy of them all."""
+"""The most that the schemas of a tool's arguments may have together.
+
+Each argument that refers to definitions has a copy of them all.
+"""
 _ROOT_KEYWORDS = frozenset({
     "type", "properties", "required", "additionalProperties", "$defs", "definitions",
     "$schema", "$id", "title", "description", "default", "examples", "x-guidance", "strict",
 })  # fmt: skip
-"""Keywords of a tool's schema that say nothing but which arguments it has."""
+"""The keywords that a tool's schema may have at its top: others are not written."""
 _MAX_SCHEMA_STEPS = 20_000
 _UNUSABLE = (
     UnwritableSchemaError,
@@ -79,7 +91,7 @@ _UNUSABLE = (
     TypeError,
     ValueError,
 )
-"""What reading a schema raises that a client has written, whatever is in it."""
+"""What reading a schema may raise: a client has written it, and may write anything."""
 
 
 class CallGrammarText(Struct, frozen=True):
@@ -123,7 +135,7 @@ class CallGrammarWriter:
 
 
 class _CallRules:
-    """One grammar as it is written."""
+    """The rules of one grammar; `CallGrammarWriter.write` says what they are."""
 
     def __init__(
         self,
@@ -161,12 +173,19 @@ class _CallRules:
         )
 
     def _text(self, text: str, name: str = "") -> str:
-        """A text of the layout, with a tool's name, as terms."""
+        """A text of the layout, with a tool's name, as terms.
+
+        `<function=$NAME>$SPACE` with the name `now` becomes
+        `"<function=now>" (/[ \\n]{1,8}/)?`.
+        """
         terms: list[str] = []
         written = ""
         for piece in PLACEHOLDER.split(text):
             if piece not in PATTERNS and piece not in CHOICES:
-                written += name if piece == NAME else piece
+                if piece == NAME:
+                    written += name
+                else:
+                    written += piece
                 continue
             if written:
                 terms.append(self._rules.literal(written))
@@ -204,9 +223,11 @@ class _CallRules:
         return _PLAIN_NAME.fullmatch(name) is not None
 
     def _write_arguments(self, i: int, name: str, schema: Any) -> str:
-        """The rule of a tool's arguments; without its schema, if that is of no use."""
+        """The rule of a tool's arguments; without its schema, if that cannot be written."""
         form = self._layout.arguments
-        separators = form if isinstance(form, JsonArguments) else JsonArguments()
+        separators = JsonArguments()
+        if isinstance(form, JsonArguments):
+            separators = form
         inlined = None
         if not self._is_loose:
             inlined = self._inline_schema(schema, separators)
@@ -281,7 +302,9 @@ class _TagWriter:
         parts: list[str] = []
         for n, (key, part) in enumerate(properties.items()):
             rule = self._write_argument(n, key, part)
-            parts.append(rule if key in required else f"{rule}?")
+            if key not in required:
+                rule = f"{rule}?"
+            parts.append(rule)
         return self._rules.add(f"arguments{self._i}", " ".join(parts) or '""')
 
     def write_any(self) -> str:
@@ -299,6 +322,11 @@ class _TagWriter:
         return self._rules.add(f"arguments{self._i}", f"{argument}*")
 
     def _write_argument(self, n: int, key: str, part: Any) -> str:
+        """The rule of the n-th argument, whose schema is `part`.
+
+        An argument that may be a text is written as a text. `null` beside texts is the
+        text `null`.
+        """
         _, control = self._rules.controls.split_first(key)
         if control or not _KEY.fullmatch(key):
             raise UnwritableSchemaError(f"no tag can hold the name {key[:40]!r}")
@@ -323,7 +351,11 @@ class _TagWriter:
         return self._rules.add(rule, f"({' | '.join(heads)}) {value} {closer}")
 
     def _write_text(self, n: int, part: Any, types: frozenset[str], after: str) -> str:
-        """A text and the tag that closes it; a text may be one of some."""
+        """The terms of a text and the tag that closes it.
+
+        If the schema names the texts, they are alternatives:
+        `("red" | "green") "</parameter>"`.
+        """
         rule = _TextRule(None)
         if types:
             rule = self._text_rules.find(part)
@@ -349,14 +381,14 @@ class _TagWriter:
         return self._text_to_tag(f"TEXT{self._i}_{n}", lengths, after)
 
     def _any_text(self) -> str:
-        """One terminal for all texts: each costs time at every token of a text."""
+        """One terminal for all texts: each further one costs time at every token."""
         return self._text_to_tag("TEXT", "*", self._form.after_value)
 
     def _text_to_tag(self, terminal: str, lengths: str, closer: str) -> str:
-        """A text without the tags of arguments, and its closing tag.
+        """The terms of a text without the tags of arguments, and of its closing tag.
 
-        A closing tag of characters is a part of the terminal, which else would go on to
-        its last character.
+        A closing tag that is written in characters is a part of the terminal: a terminal
+        takes as many characters as it can, and so would take those of the tag.
         """
         tags = map(escape_regex, self._form.tags)
         text = f"(/(?s:.{lengths})/ & ~/(?s:.*)(?:{'|'.join(tags)})(?s:.*)/)"
@@ -367,7 +399,7 @@ class _TagWriter:
         # No text has a control token, so the text ends where it comes. A terminal is
         # never empty.
         self._rules.add(terminal, f"{text} & /(?s:.+)/")
-        if lengths in ("*", "") or lengths.startswith("{0,"):
+        if can_be_empty(lengths):
             return f"({terminal})? {self._rules.literal(rest)}"
         return f"{terminal} {self._rules.literal(rest)}"
 
@@ -402,7 +434,7 @@ def _list_choices(text: str) -> Sequence[str]:
 
 
 def _read_lengths(part: Any) -> str:
-    """The repetition of a text's characters: `*`, or `{m,n}`."""
+    """The repetition of a text's characters: `*`, `{2,}` or `{0,80}`."""
     if not isinstance(part, dict):
         return "*"
     least = part.get("minLength", 0)
@@ -413,7 +445,9 @@ def _read_lengths(part: Any) -> str:
         return "*"
     if most <= _MAX_LENGTH:
         return f"{{{least},{most}}}"
-    return f"{{{least},}}" if least else "*"
+    if least:
+        return f"{{{least},}}"
+    return "*"
 
 
 class _TextRule(Struct, frozen=True):
@@ -426,13 +460,19 @@ class _TextRule(Struct, frozen=True):
 
 
 class _TextRules:
-    """Finds what the parts of a schema say of texts."""
+    """Finds which texts a part of a schema allows."""
 
     def __init__(self, root: Any, budget: WorkBudget) -> None:
         self._references = SchemaReferences(root)
         self._budget = budget
 
     def find(self, part: Any) -> _TextRule:
+        """Follow references and alternatives until one of them allows any text.
+
+        `{"enum": ["red", 3]}` gives the choice `red`, for 3 is no text. With
+        `{"anyOf": [{"const": "all"}, {"type": "string", "maxLength": 9}]}` any text is
+        allowed, and the second part is its schema. Raises BudgetExceededError.
+        """
         found: list[str] = []
         seen: set[int] = set()
         pending = [part]

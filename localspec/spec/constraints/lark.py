@@ -20,11 +20,16 @@ class ControlTexts:
         self._ends = frozenset(ends)
 
     def split(self, text: str) -> list[str | int]:
-        """The texts between control tokens, and the ids of these."""
+        """The texts between control tokens, and the ids of these tokens.
+
+        `call:f<tool_call|>` gives `["call:f", 50]`.
+        """
         parts: list[str | int] = []
         names = [name for name in self._tokens if name in text]
         if not names:
-            return [text] if text else []
+            if text:
+                parts.append(text)
+            return parts
         names.sort(key=len, reverse=True)
         pattern = "|".join(map(re.escape, names))
         for piece in re.split(f"({pattern})", text):
@@ -37,7 +42,7 @@ class ControlTexts:
         return parts
 
     def split_first(self, text: str) -> tuple[str, str]:
-        """The text up to the first control token, and the rest."""
+        """The text up to the first control token, and the rest, which begins with it."""
         names = [name for name in self._tokens if name in text]
         if not names:
             return text, ""
@@ -65,14 +70,17 @@ class LarkRules:
         return name in self._bodies
 
     def letters(self, text: str) -> str:
-        """A text of a schema as a term: the name of a control token is only letters.
+        """A text of a schema as a term, in which a control token's name is only letters.
 
         A schema comes from a server, and may not end a model's turn or begin another.
         """
         return json.dumps(text, ensure_ascii=False)
 
     def literal(self, text: str) -> str:
-        """A text of the template, with the control tokens in it, as terms."""
+        """A text of the template, with the control tokens in it, as terms.
+
+        `call:f<tool_call|>` gives `"call:f" <[50]>`.
+        """
         terms: list[str] = []
         for part in self.controls.split(text):
             if isinstance(part, int):
@@ -83,6 +91,11 @@ class LarkRules:
 
     def join(self) -> str:
         return "\n".join(f"{name}: {body}" for name, body in self._bodies.items())
+
+
+def can_be_empty(repetition: str) -> bool:
+    """Whether a repetition allows no character: `*` and `{0,9}` do, `{2,9}` does not."""
+    return repetition == "*" or repetition.startswith("{0,")
 
 
 def escape_regex(text: str) -> str:

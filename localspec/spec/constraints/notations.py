@@ -6,14 +6,17 @@ here, and each part of it becomes a rule. With Gemma's notation,
     {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
      "required": ["city"]}
 
-becomes, where 48 is the token `<|"|>`:
+becomes, where 48 is the token `<|"|>` and `later_days` has the comma before `days`:
 
-    value0_0: "{city:" <[48]> TEXT? <[48]> value0_1
-    value0_1: ",days:" value0_2 "}" | "}"
-    value0_2: %json {"type": "integer"}
+    value0: "{" first_city "}"
+    first_city: "city:" text later_days
+    later_days: "," "days:" integer | ""
+    text: <[48]> (TEXT)? <[48]>
+    integer: %json {"type": "integer", "minimum": …, "maximum": …}
 
-A schema with a keyword that is not written here raises UnwritableSchemaError, and its
-tool may have any arguments. `pattern` and `format` of a text are not held.
+The rules have numbers instead of these names. A schema with a keyword that is not written
+here raises UnwritableSchemaError, and its tool may have any arguments. `pattern` and
+`format` of a text are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from localspec.models.chat_template.schema_references import (
     SchemaReferences,
     WorkBudget,
 )
-from localspec.spec.constraints.lark import LarkRules, escape_regex
+from localspec.spec.constraints.lark import LarkRules, can_be_empty, escape_regex
 
 _IGNORED = frozenset({
     "title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id",
@@ -48,6 +51,7 @@ _KEYWORDS_BY_TYPE: Mapping[str, frozenset[str]] = {
 }
 _ANY_TYPE = ("string", "number", "boolean", "null", "array", "object")
 _MAX_REPETITIONS = 1_000
+"""The most characters of a text, or items of a list, that a schema may ask for."""
 LARGEST_NUMBER = 9 * 10**18
 """llguidance has no larger limits."""
 
@@ -73,7 +77,10 @@ class NotationWriter:
         self._budget = budget
         self._n_rules = 0
         self._rule_by_part: dict[int, tuple[Any, str]] = {}
-        """By a part's id; the part is kept, so that no other one gets its id."""
+        """Each part and its rule, by the part's id.
+
+        The part is kept: Python may give the id of one that is gone to another.
+        """
         self._any: dict[str, Any] = {}
         """The schema of any value, which refers to itself."""
 
@@ -92,6 +99,7 @@ class NotationWriter:
         raise NotImplementedError
 
     def _any_key(self) -> str:
+        """As `_key`, for a name that the schema does not say."""
         raise NotImplementedError
 
     def _text(self, lengths: str) -> str:
@@ -99,6 +107,7 @@ class NotationWriter:
         raise NotImplementedError
 
     def _constant(self, value: Any) -> str:
+        """The terms of one value. Raises UnwritableSchemaError for an object or a list."""
         raise NotImplementedError
 
     _item_separator = ","
@@ -135,13 +144,15 @@ class NotationWriter:
             if len(given) > 1:
                 raise UnwritableSchemaError("a reference stands beside other keywords")
             return self.value(self._references.find(given["$ref"]))
-        for key in ("enum", "const"):
-            if key in given:
-                values = given[key] if key == "enum" else [given[key]]
-                if not isinstance(values, list) or not values:
-                    raise UnwritableSchemaError("an enum has no values")
-                self._budget.spend(len(values))
-                return " | ".join(map(self._constant, values))
+        if "enum" in given:
+            values = given["enum"]
+            if not isinstance(values, list) or not values:
+                raise UnwritableSchemaError("an enum has no values")
+            self._budget.spend(len(values))
+            return " | ".join(map(self._constant, values))
+        if "const" in given:
+            self._budget.spend(1)
+            return self._constant(given["const"])
         for key in ("anyOf", "oneOf"):
             if key in given:
                 if given.keys() - {key, "type"}:
@@ -151,10 +162,12 @@ class NotationWriter:
 
     def _by_type(self, given: dict[str, Any]) -> str:
         names = given.pop("type", None)
-        if names is None:
-            names = _imply_types(given) if given else _ANY_TYPE
-        elif isinstance(names, str):
+        if isinstance(names, str):
             names = (names,)
+        elif names is None and given:
+            names = _imply_types(given)
+        elif names is None:
+            names = _ANY_TYPE
         known: frozenset[str] = frozenset()
         for name in names:
             known |= _KEYWORDS_BY_TYPE.get(name, frozenset())
@@ -164,7 +177,7 @@ class NotationWriter:
 
     def _of_type(self, name: str, given: dict[str, Any]) -> str:
         if name == "string":
-            return self._text(_repetition(given, "minLength", "maxLength"))
+            return self._text(_repetition(given))
         if name in ("integer", "number"):
             return self._number(name, given)
         if name == "boolean":
@@ -185,6 +198,10 @@ class NotationWriter:
         return self._rules.add(self._new_rule(), f"%json {schema}")
 
     def _array(self, given: dict[str, Any]) -> str:
+        """A list between brackets.
+
+        With at least 2 and at most 4 items it is `"[" item ("," item){1,3} "]"`.
+        """
         item = self.value(given.get("items", True))
         least = given.get("minItems", 0)
         most = given.get("maxItems")
@@ -209,12 +226,13 @@ class NotationWriter:
         """An object between braces; without named properties it may have any."""
         properties = given.get("properties")
         if properties is None:
-            return (
-                f'"{{" {self._any_items(given.get("additionalProperties", True))} "}}"'
-            )
-        return f'"{{" {self._items(properties, given.get("required", ()))} "}}"'
+            items = self._any_items(given.get("additionalProperties", True))
+        else:
+            items = self._items(properties, given.get("required", ()))
+        return f'"{{" {items} "}}"'
 
     def _any_items(self, schema: Any) -> str:
+        """Properties of any name, whose values satisfy a schema; none if that is false."""
         if schema is False:
             return '""'
         item = f"{self._any_key()} {self.value(schema)}"
@@ -223,7 +241,15 @@ class NotationWriter:
     def _items(self, properties: Mapping[str, Any], required: Sequence[str]) -> str:
         """The properties in the order of the schema, some of which may be left out.
 
-        Two rules for each: whether one comes before it decides about a separator.
+        Each property has two rules, with a separator before it and without. For `city`
+        and `days`, of which neither is required, they are, from the last one on:
+
+            first_days: "days:" integer "" | ""
+            later_days: "," "days:" integer "" | ""
+            first_city: "city:" text later_days | first_days
+            later_city: "," "city:" text later_days | later_days
+
+        The rule of the object begins with `first_city`.
         """
         if not set(required) <= properties.keys():
             raise UnwritableSchemaError("a property that is required has no schema")
@@ -243,7 +269,11 @@ class NotationWriter:
 
 
 def _imply_types(given: Mapping[str, Any]) -> Sequence[str]:
-    """The types that a schema without `type` is about, by its keywords."""
+    """The types that a schema without `type` is about, by its keywords.
+
+    `{"maxLength": 5}` is about texts. Raises UnwritableSchemaError if the keywords are
+    of several types, or of none.
+    """
     names = [
         name
         for name, keywords in _KEYWORDS_BY_TYPE.items()
@@ -254,21 +284,24 @@ def _imply_types(given: Mapping[str, Any]) -> Sequence[str]:
     return names
 
 
-def _repetition(given: Mapping[str, Any], least_key: str, most_key: str) -> str:
-    least = given.get(least_key, 0)
-    most = given.get(most_key)
+def _repetition(given: Mapping[str, Any]) -> str:
+    """How often a text's characters are repeated: `*`, `{2,}` or `{0,80}`."""
+    least = given.get("minLength", 0)
+    most = given.get("maxLength")
     if max(least, most or 0) > _MAX_REPETITIONS:
         raise UnwritableSchemaError("a text has too many characters")
     if most is not None:
         return f"{{{least},{most}}}"
-    return f"{{{least},}}" if least else "*"
+    if least:
+        return f"{{{least},}}"
+    return "*"
 
 
 # --- Gemma 4
 
 
 class GemmaWriter(NotationWriter):
-    """`{city:<|"|>Rome<|"|>,days:3}`."""
+    """Writes rules for `{city:<|"|>Rome<|"|>,days:3}`."""
 
     _QUOTE = '<|"|>'
     _KEY = re.compile(r"[^\s{}\[\],:\"<]{1,256}")
@@ -285,7 +318,7 @@ class GemmaWriter(NotationWriter):
         return json.dumps(f"{name}:", ensure_ascii=False)
 
     def _items(self, properties: Mapping[str, Any], required: Sequence[str]) -> str:
-        """In the order in which the template writes the keys."""
+        """The properties in the order of their names, as the template writes them."""
         by_name = sorted(properties.items(), key=lambda item: item[0].lower())
         return super()._items(dict(by_name), required)
 
@@ -299,8 +332,10 @@ class GemmaWriter(NotationWriter):
         first, _ = self._rules.controls.split_first(self._QUOTE)
         if not first:
             self._rules.add(terminal, f"/(?s:.{lengths})/ & /(?s:.+)/")
-            can_be_empty = lengths == "*" or lengths.startswith("{0,")
-            middle = f"({terminal})?" if can_be_empty else terminal
+            middle = terminal
+            if can_be_empty(lengths):
+                # A terminal is never empty.
+                middle = f"({terminal})?"
             return f"{quote} {middle} {quote}"
         # The quotation mark is a text of characters in this vocabulary.
         mark = escape_regex(self._QUOTE)
@@ -323,7 +358,7 @@ class GemmaWriter(NotationWriter):
 
 
 class PythonWriter(NotationWriter):
-    """`city='Rome', days=3`, and within a value `{'a': [1, True]}`.
+    """Writes rules for `city='Rome', days=3`, and for values such as `{'a': [1, True]}`.
 
     A text is a literal of Python: what would end it is escaped.
     """
