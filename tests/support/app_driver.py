@@ -12,7 +12,7 @@ from textual.screen import Screen
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
-from localspec.launch import ResolvedPair
+from localspec.launch import ResolvedPair, StartEngine
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -128,13 +128,18 @@ class Chat(AppDriver):
     """The app with one chat; use with `async with`."""
 
     def __init__(self, *engines: ScriptedEngine | LocalspecError, **how: Any) -> None:
-        """`gate`, `pair`, or options of the app."""
+        """`gate`, `pair`, `session`, `start`, or options of the app.
+
+        `session` has a pair of its own. `start` is used instead of the engines.
+        """
         self.gate: Gate | None = how.pop("gate", None)
         pair: ResolvedPair = how.pop("pair", PAIR)
+        session: ChatSession = how.pop("session", None) or ChatSession(pair, 1)
         self.opening = Opening(engines or [ScriptedEngine(said)], gate=self.gate)
+        start: StartEngine = how.pop("start", self.opening)
         self.options = AppOptions(seed=1, **how)
-        self.runner = EngineRunner(self.opening)
-        self.chat_screen = ChatScreen(ChatSession(pair, 1), self.runner, self.options)
+        self.runner = EngineRunner(start)
+        self.chat_screen = ChatScreen(session, self.runner, self.options)
         app = LocalspecApp(self.options, self.runner, lambda: self.chat_screen)
         self._run = app.run_test(size=(100, 30), notifications=True)
 

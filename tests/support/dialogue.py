@@ -20,10 +20,16 @@ class Dialogue(Terminal):
     """One command on a wide terminal, read line by line."""
 
     def __init__(
-        self, *arguments: str | Path, env: Mapping[str, str] | None = None
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        words: list[str] | None = None,
     ) -> None:
+        """`words`: another program, instead of `localspec` with arguments."""
         given = {"INPUTRC": os.devnull} | dict(env or {})
-        super().__init__(command(*arguments), size=(400, 24), env=given, first=True)
+        if words is None:
+            words = command(*arguments)
+        super().__init__(words, size=(400, 24), env=given, first=True)
         self._read = 0
 
     @property
