@@ -41,6 +41,7 @@ from localspec.api.tool_use import (
 )
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.context_window import check_answer
+from localspec.chat.tool_steps import ToolSteps
 from localspec.config.options import OPTIONS
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, LoadOptions, recent_pairs
@@ -400,8 +401,11 @@ class AnswerJob(PythonJob[Answer]):
         self.generated = GeneratedAnswer()
 
     def _generate_answer(self, engine: Engine) -> Answer:
-        steps = self._use.steps if self._use is not None else None
-        tools = steps.tools if steps is not None else ""
+        steps: ToolSteps | None = None
+        tools = ""
+        if self._use is not None:
+            steps = self._use.steps
+            tools = steps.tools
         request, loaded = self._request.build(engine.ready, tools)
         generated = self.generated
         if steps is not None:

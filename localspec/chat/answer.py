@@ -159,7 +159,7 @@ class GeneratedAnswer:
     ) -> None:
         """Take calls out of the text from now on.
 
-        `schemas`: of the arguments, by the names of the tools.
+        `schemas` are the JSON Schemas of the tools' arguments, by the tools' names.
         """
         # The parsers of calls take a moment to import, and few chats have calls.
         from localspec.chat.answer_calls import AnswerCallReader  # noqa: PLC0415
@@ -168,7 +168,7 @@ class GeneratedAnswer:
 
     @property
     def n_call_characters(self) -> int:
-        """How much of calls was written; `partial_calls` takes as long as their text."""
+        """How many characters of calls were written; it is quicker than `partial_calls`."""
         if self._calls is None:
             return 0
         return self._calls.n_characters
@@ -184,7 +184,7 @@ class GeneratedAnswer:
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls of an answer that has ended, without one that was cut.
 
-        None of an answer that was stopped, or has filled the context.
+        There are none if the answer was stopped, or has filled the context.
         """
         if self._calls is None or self.finished is None:
             return ()

@@ -142,7 +142,7 @@ class Turn(Struct, frozen=True):
 
     @property
     def all_pictures(self) -> tuple[PictureAttachment, ...]:
-        """Those of the question, and those of the results."""
+        """The pictures of the question, and those of the results."""
         pictures = list(self.pictures)
         for result in self.results:
             pictures += result.pictures
@@ -237,7 +237,10 @@ class Turn(Struct, frozen=True):
 def _leave_out_calls(
     parts: tuple[AnswerPart, ...], call_format: str
 ) -> tuple[AnswerPart, ...]:
-    """Kept, because a full context is counted several times, with all its answers."""
+    """The parts of an answer without its calls.
+
+    It is cached: to make room in a full context, all answers are counted several times.
+    """
     # The parsers of calls take a moment to import, and few chats have calls.
     from localspec.chat.answer_calls import AnswerCallReader  # noqa: PLC0415
 
@@ -315,7 +318,7 @@ class Conversation:
         In a message, any other picture is a line of text with its name.
         """
         self.thinking_markers: tuple[str, str] | None = None
-        """Those of the model: they tell its thinking from what it says with a call."""
+        """The model's marks of thinking: they tell it from what is said with a call."""
         self.dropped = DroppedTurns()
         """What an overflow of the context left out; see `active_dropped`."""
         self._checked_dropped = _CheckedDropped(self.dropped, (), is_prefix=True)

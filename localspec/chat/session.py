@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import config, launch, paths
-from localspec.chat import export, tool_loop
+from localspec.chat import export
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer, replay_turn
 from localspec.chat.context_window import (
     AnswerGenerator,
@@ -50,7 +50,12 @@ from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
-from localspec.chat.tool_loop import CallHost, CallProgress, ToolFrontEnd
+from localspec.chat.tool_loop import (
+    CallHost,
+    CallProgress,
+    CallRunner,
+    ToolFrontEnd,
+)
 from localspec.chat.tool_results import fit_results
 from localspec.errors import (
     LocalspecError,
@@ -745,12 +750,14 @@ class ChatSession:
     ) -> tuple[CallResult, ...]:
         """The results of an answer's calls, of which at most `n_left` run."""
         assert self.toolbox is not None
-        host = CallHost(self._keep_picture, self._notices.append)
-        results = tool_loop.run_calls(
-            calls[:n_left], self.toolbox, self.approvals, front_end, self._stop, host
+        runner = CallRunner(
+            toolbox=self.toolbox,
+            approvals=self.approvals,
+            front_end=front_end,
+            stop=self._stop,
+            host=CallHost(self._keep_picture, self._notices.append),
         )
-        surplus = [tool_loop.refuse_surplus(call) for call in calls[n_left:]]
-        return (*results, *surplus)
+        return runner.run(calls, n_most=n_left)
 
     def _begin_tool_step(self, engine: Engine, results: tuple[CallResult, ...]) -> None:
         """Save the results, cut to what fits, before the model reads them."""

@@ -1,7 +1,8 @@
 """Calls of tools between two answers: asking, running, and the results for the model.
 
-`ChatSession.stream_answer` runs the loop of a chat. `run_calls` is one round of it: the
-calls of one answer become results. It has no terminal; a front end is a `ToolFrontEnd`.
+`ChatSession.stream_answer` runs the loop of a chat. `CallRunner.run` is one round of it:
+the calls of one answer become results. It has no terminal; a front end is a
+`ToolFrontEnd`.
 """
 
 from __future__ import annotations
@@ -79,46 +80,35 @@ def drop_pictures(_: ResultPicture, __: str) -> PictureAttachment | None:
 
 
 class CallHost(Struct, frozen=True):
-    """What the caller of `run_calls` does with results that are no text."""
+    """What the caller of a `CallRunner` does with results that are no text."""
 
     keep_picture: PictureKeeper = drop_pictures
     notify: Callable[[Notice], None] = lambda _: None
     """Called when a server has failed, and not only one call."""
 
 
-def run_calls(
-    calls: Sequence[ToolCall],
-    toolbox: Toolbox,
-    approvals: Approvals,
-    front_end: ToolFrontEnd,
-    stop: StopSignal,
-    host: CallHost = CallHost(),  # noqa: B008  frozen
-) -> tuple[CallResult, ...]:
-    """Ask about each call and run those that are allowed, one after the other.
-
-    Every call gets a result, in the same order: also one that is wrong, refused or
-    stopped.
-    """
-    round_ = _CallRound(
-        toolbox=toolbox,
-        approvals=approvals,
-        front_end=front_end,
-        stop=stop,
-        host=host,
-    )
-    return tuple(round_.run(call) for call in calls)
-
-
-class _CallRound(Struct, frozen=True):
-    """What the calls of one answer share."""
+class CallRunner(Struct, frozen=True, kw_only=True):
+    """Asks about the calls of answers, and runs those that are allowed."""
 
     toolbox: Toolbox
     approvals: Approvals
     front_end: ToolFrontEnd
     stop: StopSignal
-    host: CallHost
+    """Set to stop the call that is asked about or runs, and all after it."""
+    host: CallHost = CallHost()
 
-    def run(self, call: ToolCall) -> CallResult:
+    def run(self, calls: Sequence[ToolCall], n_most: int) -> tuple[CallResult, ...]:
+        """The results of one answer's calls, which run one after the other.
+
+        Every call gets a result, in the same order: also one that is wrong, refused or
+        stopped. The calls after the first `n_most` do not run: of three calls and with
+        `n_most` 1, the second and the third get a result that says so.
+        """
+        results = [self._run_call(call) for call in calls[:n_most]]
+        results += [_refuse_surplus(call) for call in calls[n_most:]]
+        return tuple(results)
+
+    def _run_call(self, call: ToolCall) -> CallResult:
         request = self.toolbox.make_request(call.id, call.name, call.arguments)
         if self.stop.is_set():
             return self._report(request, _refuse(request, CallDecision("stopped")))
@@ -210,7 +200,7 @@ def _refuse(request: CallRequest, decision: CallDecision) -> CallResult:
     )
 
 
-def refuse_surplus(call: ToolCall) -> CallResult:
+def _refuse_surplus(call: ToolCall) -> CallResult:
     """The result of a call beyond the most that an answer may have."""
     return CallResult(
         call_id=call.id,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from localspec.chat import tool_loop
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.conversation import (
     CallResult,
@@ -24,7 +23,7 @@ from localspec.chat.conversation import (
     build_asked,
 )
 from localspec.chat.settings import LoadedModel
-from localspec.chat.tool_loop import CallHost, ToolFrontEnd
+from localspec.chat.tool_loop import CallHost, CallRunner, ToolFrontEnd
 from localspec.chat.tool_results import cut_results
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, sight
@@ -156,19 +155,17 @@ class ToolSteps:
         n_left = self._max_calls - self._n_calls
         if not calls or n_left <= 0:
             return False
-        results = tool_loop.run_calls(
-            calls[:n_left],
+        runner = CallRunner(
             toolbox=self._toolbox,
             approvals=self._approvals,
             front_end=self._front_end,
             stop=stop,
             host=CallHost(self._keep_picture, self._notify),
         )
-        surplus = map(tool_loop.refuse_surplus, calls[n_left:])
+        self._results = runner.run(calls, n_most=n_left)
         self._n_calls += len(calls)
         self._answered.append(answer.turn)
         self._step_answers.append(answer)
-        self._results = (*results, *surplus)
         if stop.is_set() or self.is_stopped:
             return False
         self._front_end.begin_turn(Turn("", results=self._results))

@@ -17,6 +17,7 @@ from localspec.protocol.wire import (
     GenerateCommand,
     LoadCommand,
     MeasuredCosts,
+    VerifyMode,
 )
 from localspec.spec import drafters
 from localspec.spec.control.controller import SpeculationController
@@ -50,7 +51,7 @@ class OverlapSource(Protocol):
     """What a folder of `extras/` keeps across the answers of a pair."""
 
     def may_overlap(self, method: str, overlap: bool | None) -> bool:
-        """Whether drafting may overlap an answer that a verifier allows it for.
+        """Whether drafting overlaps an answer if its verifier is `coupled`.
 
         `method` and `overlap` are those of the request.
         """
@@ -141,23 +142,31 @@ class DrafterFactory:
     def choose_verifier(self, request: GenerateCommand) -> GenerateCommand:
         """The request, with a verifier in place of `auto`.
 
-        `block` accepts the most draft tokens. But its text depends on what is drafted,
-        and `coupled` accepts as many where nothing is drafted or all mass is on one
-        token. Overlapped drafting works with `coupled` only.
+        `block` accepts the most draft tokens, but its text depends on what is drafted.
+        With `coupled` a seed gives one text. So `coupled` is chosen where `block` gains
+        nothing: at temperature 0, at which all mass is on one token, and where nothing
+        is drafted. Overlapped drafting works with `coupled` only.
         """
         if request.verify != "auto":
             return request
-        is_greedy = request.sampling.temperature <= 0
-        drafts_nothing = request.spec in ("off", "none") or request.draft_length == 0
-        overlaps = False
-        if self._draft is not None:
-            overlaps = any(
-                source.may_overlap(request.spec, request.overlap)
-                for source in self._overlaps
-            )
-        if is_greedy or drafts_nothing or overlaps:
-            return replace(request, verify="coupled")
-        return replace(request, verify="block")
+        verify: VerifyMode = "block"
+        if (
+            request.sampling.temperature <= 0
+            or request.spec in ("off", "none")
+            or request.draft_length == 0
+            or self._may_overlap(request)
+        ):
+            verify = "coupled"
+        return replace(request, verify=verify)
+
+    def _may_overlap(self, request: GenerateCommand) -> bool:
+        """Whether drafting may overlap the verification of this answer."""
+        if self._draft is None:
+            return False
+        return any(
+            source.may_overlap(request.spec, request.overlap)
+            for source in self._overlaps
+        )
 
     def make(self, answer: PreparedAnswer) -> Drafting:
         """The drafting of one answer. Raises UsageError for a method that the pair lacks.

@@ -32,31 +32,31 @@ FloatRange = tuple[float, float]
 _EXPERT_MEGABYTES = 0.26
 """How much longer a GPU takes for each matrix of an expert: as if it were so much larger.
 
-A small product leaves most of a GPU idle at its end.  Example: experts of gpt-oss have
+A small product leaves most of a GPU idle at its end. Example: experts of gpt-oss have
 matrices of 4.4 MB, which are read at 0.94 of the speed of other weights; those of
 Qwen3.6 35B-A3B have 0.6 MB, and reach 0.7.
 """
 CPU_EXPERTS_SHARE = 0.93
 """The share of the speed of other weights with which a CPU reads experts."""
 _CPU_LAYER_MS = 0.05
-"""Of each layer that a CPU computes: its threads wait for each other a dozen times."""
+"""The time of a layer on a CPU beside reading: its threads wait for each other often."""
 _EXPERT_LAUNCHES = {"CUDA": 0.35, "SYCL": 0.95}
 _OTHER_EXPERT_LAUNCHES = 0.25
-"""What a layer with experts takes beside others, in their times.
+"""How much longer a layer with experts takes than another one, beside reading.
 
-It starts a dozen more small kernels.  CUDA starts those of a pass at once, as a graph.
+With 0.35 it takes 1.35 times as long. It starts a dozen more small kernels. CUDA starts those of a pass at once, as a graph.
 SYCL copies the numbers of the chosen experts to the CPU, and waits for them.
 """
 _RECURRENT_LAUNCHES = {"CUDA": 0.24}
 _OTHER_RECURRENT_LAUNCHES = 0.86
-"""The same of the convolution and the scan of a recurrent layer."""
+"""How much longer a recurrent layer takes, likewise: it has a convolution and a scan."""
 _BESIDE_GPU = 1.5
 """How much longer a CPU takes for layers beside a GPU: its threads sleep meanwhile."""
 _VULKAN_BF16_EXPERTS_SHARE = 0.17
 """The share of the speed of other types with which Vulkan reads experts in BF16.
 
-Its product of a vector with a chosen expert has no path for BF16; that with other
-weights has one: they are as fast as with ROCm.  From a Ryzen AI Max, 10 tok/s beside 26.
+Vulkan has a fast product of a vector and a matrix in BF16, but not for a matrix that is
+a chosen expert. A Ryzen AI Max generates 10 tok/s so, and 26 with ROCm.
 """
 _FEW_BITS = re.compile("I?Q[123]|TQ")
 """Weight types that cost the most to unpack."""
@@ -101,7 +101,7 @@ _EXPERTS_POWER = 0.75
 _EXPERTS_STEP = 0.5
 """Experts of a pass of several tokens cost the power of their number, and this step.
 
-The step is for grouping the tokens.  Together: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8
+The step is for grouping the tokens. Together: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8
 and 16 tokens (gpt-oss-20b on a GB10).
 """
 CPU_ATTENTION_SLOWDOWN = 2.3
@@ -187,7 +187,7 @@ class DeviceSpeed(Struct, frozen=True):
         return n_bytes / (factor * self.efficiency * self.bandwidth * 1e6)
 
     def read_experts_ms(self, n_bytes: float, weight_type: str = "") -> float:
-        """The same of experts."""
+        """As `read_ms`, for the weights of experts."""
         ms = self.read_ms(n_bytes, weight_type)
         if weight_type == "BF16":
             ms /= self.bf16_experts
@@ -281,10 +281,10 @@ class HardwareSpeed(Struct, frozen=True):
     ) -> DeviceSpeed:
         """The speed for a model that reads `n_bytes` per token here.
 
-        `model_bytes`: what it reads on all devices.  What was measured applies to
-        models of the size class of the largest and of the smallest one.  Others take
+        `model_bytes`: what it reads on all devices. What was measured applies to
+        models of the size class of the largest and of the smallest one. Others take
         the table's speed; larger ones at least, smaller ones at most as long as the
-        last of the class, so that those of a list are comparable.  Example: measured
+        last of the class, so that those of a list are comparable. Example: measured
         with 1 and 2 GB, a speed applies from 0.25 to 8 GB.  A model of 10 GB is read
         with the table's bandwidth, and a fixed time with which 8 GB take as long as
         with the measured speed.
@@ -543,7 +543,7 @@ def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSp
 
 
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
-    """Milliseconds of a pass of `width` tokens.  Requires known bandwidths."""
+    """Milliseconds of a pass of `width` tokens. Requires known bandwidths."""
     speeds = find_speeds(reads, hardware)
     by_device = {}
     for name, speed in speeds.items():
@@ -841,7 +841,7 @@ def _workload_speed(
     """The range of speeds; `error` is the relative one of `t1_ms`.
 
     Never much slower than plain decoding, as the engine pauses speculation that does
-    not help.  No faster either if the middle of the speed-up is a loss: then an error
+    not help. No faster either if the middle of the speed-up is a loss: then an error
     does not make it a gain.
     """
     low = lowest.factor

@@ -149,14 +149,16 @@ def find_nearest(
 
 
 def _find_nearest_cpu(model: str, reached: float | None) -> PublishedRow | None:
-    """Rows of llama.cpp itself come before those of other programs."""
+    """The row of a CPU that reads its memory nearly as fast as `reached`, in GB/s.
+
+    Rows of llama.cpp itself come before those of other programs.
+    """
     if reached is None:
         return None
-    goal = reached
 
     def distance(row: PublishedRow) -> float:
         theirs = ram_speed.find_ram_speed(f"{row.cpu}, {row.ram}")
-        return abs(math.log(theirs.bandwidth * theirs.share / goal))
+        return abs(math.log(theirs.bandwidth * theirs.share / reached))
 
     def preference(row: PublishedRow) -> tuple[bool | float, ...]:
         return row.caveat != "", distance(row)

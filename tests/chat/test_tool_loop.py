@@ -15,7 +15,7 @@ from localspec.chat.front_end import CommandResult
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.slash_commands import CommandCall, change_session
-from localspec.chat.tool_loop import CallState, run_calls
+from localspec.chat.tool_loop import CallRunner, CallState
 from localspec.config import toml_file
 from localspec.errors import (
     EngineError,
@@ -802,10 +802,14 @@ def test_a_part_of_a_file_that_is_cut_says_where_to_read_on(tmp_path: Path) -> N
 def test_calls_can_be_run_without_a_session() -> None:
     person = Person()
     call = ToolCall("1", "fake_add", '{"a": 4, "b": 5}')
-
-    (result,) = run_calls(
-        [call], Toolbox([make_tools()]), Approvals(), person, threading.Event()
+    runner = CallRunner(
+        toolbox=Toolbox([make_tools()]),
+        approvals=Approvals(),
+        front_end=person,
+        stop=threading.Event(),
     )
+
+    (result,) = runner.run([call], n_most=1)
 
     assert (result.text, result.tool, result.verdict) == ("9", "fake.add", "once")
     assert person.phases == ["asking", "running", "done"]
