@@ -124,7 +124,7 @@ class LLM:
         self._servers = ConnectedServers()
         weakref.finalize(self, self._servers.close)
         self._tool_uses: weakref.WeakSet[ToolUse] = weakref.WeakSet()
-        """Those of the answers that are not ended, for `stop`."""
+        """The tools of the answers that have not ended, for `stop`."""
 
     # --- answers
 
@@ -190,7 +190,9 @@ class LLM:
         if it does not see, or a picture cannot be used, and AudioError likewise.
         """
         request = self._chat_request(messages, options)
-        use = self._use_tools(request, tools, on_call, max_calls)
+        use = self._use_tools(
+            request, tools=tools, on_call=on_call, max_calls=max_calls
+        )
         if stream:
             return self._start_stream(request, use)
         return self._run_answer(request, use)
@@ -210,7 +212,9 @@ class LLM:
         With `tools` a text is one message of a chat.
         """
         request = self._build_request(prompt, options, is_chat=bool(tools))
-        use = self._use_tools(request, tools, on_call, max_calls)
+        use = self._use_tools(
+            request, tools=tools, on_call=on_call, max_calls=max_calls
+        )
         return self._start_stream(request, use)
 
     @expand_signature(AnswerOptions)
@@ -233,7 +237,11 @@ class LLM:
 
         request = self._chat_request(messages, options)
         use = await asyncio.to_thread(
-            self._use_tools, request, tools, on_call, max_calls
+            self._use_tools,
+            request,
+            tools=tools,
+            on_call=on_call,
+            max_calls=max_calls,
         )
         return await self._await_answer(request, use)
 
@@ -254,7 +262,11 @@ class LLM:
         use = None
         if tools:
             use = await asyncio.to_thread(
-                self._use_tools, request, tools, on_call, max_calls
+                self._use_tools,
+                request,
+                tools=tools,
+                on_call=on_call,
+                max_calls=max_calls,
             )
         run = AnswerRun(self._engine_host, request, use)
         async with aclosing(stream_pieces(run)) as pieces:
@@ -347,11 +359,15 @@ class LLM:
     def _use_tools(
         self,
         request: AnswerRequest,
+        *,
         tools: Iterable[Tool],
         on_call: OnCall | None,
         max_calls: int,
     ) -> ToolUse | None:
-        """None without tools. Raises UsageError, and what a connection raises."""
+        """The tools of one answer; None without any.
+
+        Raises UsageError, and what a connection raises.
+        """
         providers = tool_use.make_providers(tools, self._servers)
         if not providers:
             return None

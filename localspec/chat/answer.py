@@ -68,7 +68,7 @@ def with_plain_speed(end: GenerationFinished, speed: float) -> GenerationFinishe
 
 
 class AnswerFigures(Struct, frozen=True):
-    """Rounds and their sums: of one step of an answer, or of several."""
+    """The rounds of one step of an answer, or of several, and their sums."""
 
     rounds: list[Round]
     totals: RoundTotals
@@ -149,7 +149,7 @@ class GeneratedAnswer:
 
     @property
     def figures(self) -> AnswerFigures:
-        """Of all steps so far."""
+        """The figures of all steps so far."""
         if self._all_steps is not None:
             return self._all_steps
         return AnswerFigures(self.rounds, self.totals, self.decode_speed)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from localspec.chat.session import ChatSession
     from localspec.tui.screens.chat import ChatScreen
 
-_MAX_NAMED = 3  # Providers that the note of the message field names.
+_MAX_NAMED = 3
+"""How many providers the note of the message field names."""
 
 
 class ChatTools:
@@ -43,7 +44,7 @@ class ChatTools:
         return toolbox
 
     def connect(self) -> None:
-        """Does not wait: the files of settings are read on a thread, too."""
+        """Begin to connect. Does not wait: the settings are read on a thread, too."""
 
         def work() -> None:
             configured = server_settings.read_servers()
@@ -64,14 +65,14 @@ class ChatTools:
         self._screen.draw()
 
     def close(self) -> None:
-        """Ends the servers. Does not wait."""
+        """End the servers. Does not wait."""
         self.connections.begin_to_close()
 
     @property
     def note(self) -> str:
-        """For the message field: `tools: folder, time`; empty without any.
+        """What the message field says: `tools: folder, time`; empty without tools.
 
-        A text-completion model calls none.
+        It is empty for a text-completion model, too, which calls none.
         """
         if self.session.completes_text:
             return ""

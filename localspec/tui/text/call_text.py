@@ -72,7 +72,7 @@ class CallBlock:
         return self.state.phase == "running"
 
     def tick(self) -> None:
-        """The seconds of a call that runs have changed."""
+        """Draw the state again: the seconds of a call that runs have changed."""
         self._rows = None
 
     def _describe_state(self) -> str:
@@ -119,7 +119,7 @@ class CallBlock:
 
 
 _FOLDED_ROWS = 3
-"""Of a longer value the first rows are shown, until it is unfolded."""
+"""The rows of a longer value that are shown until it is unfolded."""
 _SPARE_ROWS = 2
 """A value that is longer by so few rows is shown whole."""
 _MIN_VALUE_WIDTH = 10
@@ -145,7 +145,7 @@ class ArgumentBlock:
         self._indent = 0
         self._n_rows = 0
         self.n_hidden = 0
-        """Rows that are folded away, at the width of the last `height`."""
+        """How many rows are folded away, at the width that `height` was called with."""
 
     def height(self, width: int) -> int:
         self._indent = min(self._name_width, max(6, width // 4)) + _GAP

@@ -32,7 +32,10 @@ from localspec.tui.widgets.pointer_list import MarkedList
 from localspec.tui.widgets.text_view import TextView
 
 MIN_ASKED_SECONDS = 0.5
-"""A choice that is made sooner was meant for the question before: a double click."""
+"""A choice that is made sooner is ignored.
+
+It was meant for the question before: the second half of a double click.
+"""
 _GAP = "  "
 
 
@@ -117,7 +120,7 @@ class CallQuestion(Vertical):
         yield Static(id="call-hint", classes="hint", markup=False)
 
     def ask(self, request: CallRequest) -> None:
-        """Shows another call. Nothing is chosen until a person goes to the choices."""
+        """Show another call. Nothing is chosen until a person goes to the choices."""
         self.request = request
         self._asked_at = time.monotonic()
         self._is_folded = True
@@ -148,7 +151,7 @@ class CallQuestion(Vertical):
         self.call_after_refresh(self._show_keyboard)
 
     def _show_keyboard(self) -> None:
-        """Nothing is marked where enter would not take it."""
+        """Mark no choice while enter would not take it."""
         if not self.has_keyboard:
             self.query_one(OptionList).highlighted = None
         self._draw_hint()
@@ -225,7 +228,10 @@ class CallQuestion(Vertical):
         return self.query_one("#refusal").has_focus
 
     def leave_reason(self) -> bool:
-        """Whether the reason had the keyboard, which goes back to the choices."""
+        """Give the keyboard back to the choices, if the reason had it.
+
+        Returns whether it had.
+        """
         if not self.is_reason_typed:
             return False
         self._show_reason_field(shown=False)
@@ -237,7 +243,10 @@ class CallQuestion(Vertical):
             self.post_message(self.Decided(decision))
 
     def scroll_arguments(self, by: int) -> bool:
-        """Whether there is more of the arguments than is seen, and the keyboard is here."""
+        """Scroll the arguments by a page, if they are longer than what is seen.
+
+        Returns whether the key was used: not if the message has the keyboard.
+        """
         arguments = self.query_one(ArgumentView)
         if not self.has_keyboard or not arguments.max_scroll_y:
             return False
