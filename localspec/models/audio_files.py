@@ -134,9 +134,12 @@ def remove_claims(data: bytes, kind: AudioKind) -> bytes:
     """The bytes for llama.cpp's decoder, without what it would believe of a length.
 
     Of a WAV only the format and the samples are left: its `fact` chunk may claim any
-    number of samples. A checked MP3 or FLAC file claims none that it does not have.
+    number of samples. Of an MP3 the frames are left that `check_audio` has counted. A
+    checked FLAC file claims no length that it may not have.
     """
-    if kind != "wav":
+    if kind == "mp3":
+        return _join_mp3_frames(data)
+    if kind == "flac":
         return data
     wav = _find_wav_parts(data)
     samples = memoryview(data)[wav.start : wav.end]
@@ -506,17 +509,52 @@ def _find_id3_end(data: bytes) -> int:
 
 
 def _find_claimed_frames(data: bytes, at: int) -> int | None:
-    """How many frames the first says that there are; None if it says nothing."""
+    """How many frames the first says that there are; None if it says nothing.
+
+    Which of the places counts depends on the frame's header; the largest number is
+    taken.
+    """
+    claims: list[int] = []
+    for mark in _find_claim_marks(data, at):
+        (flags,) = struct.unpack_from(">I", data, mark + 4)
+        if flags & 1:
+            (n_frames,) = struct.unpack_from(">I", data, mark + 8)
+            claims.append(n_frames)
+    return max(claims, default=None)
+
+
+def _find_claim_marks(data: bytes, at: int) -> list[int]:
+    """Where the frame at `at` has a mark behind which the number of frames may be."""
+    marks: list[int] = []
     for offset in _XING_OFFSETS:
         for checksum in (0, _CHECKSUM_BYTES):
             mark = at + offset + checksum
             if data[mark : mark + 4] in (b"Xing", b"Info"):
-                (flags,) = struct.unpack_from(">I", data, mark + 4)
-                if not flags & 1:
-                    return None
-                (n_frames,) = struct.unpack_from(">I", data, mark + 8)
-                return int(n_frames)
-    return None
+                marks.append(mark)
+    return marks
+
+
+def _join_mp3_frames(data: bytes) -> bytes:
+    """The frames without what is between them, and with no claim but the first's.
+
+    The decoder judges by rules of its own which frame is the first. It may be one that
+    was garbage here, or, if the first cannot be decoded, any later one; and what that
+    claims was not checked. 14 kB took 10 GB so.
+    """
+    frames: list[bytes] = []
+    for at, frame in _iter_mp3_frames(data):
+        end = at + frame.n_bytes
+        if frames:
+            frames.append(_remove_claim_marks(data[at:end]))
+        else:
+            frames.append(data[at:end])
+    return b"".join(frames)
+
+
+def _remove_claim_marks(frame: bytes) -> bytes:
+    for mark in _find_claim_marks(frame, 0):
+        frame = frame[:mark] + bytes(4) + frame[mark + 4 :]
+    return frame
 
 
 # --- FLAC

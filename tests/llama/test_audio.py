@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from localspec.errors import LocalspecError, ModelFileError, UsageError
+from localspec.errors import AudioError, LocalspecError, ModelFileError, UsageError
 from localspec.llama.context import LlamaContext
 from localspec.llama.images import Projector, Samples, pad_audio
 from localspec.machine.llama_params import ModelRole
@@ -21,7 +21,14 @@ from localspec.models.gguf import reader
 from localspec.models.projector_check import check_projector
 from localspec.spec.protocols import DecodeInterrupted, Logits
 from tests.spec.test_mutants import plant
-from tests.support.audio_bytes import MP3_RATE, MP3_SAMPLES, flac, loud, silent_mp3
+from tests.support.audio_bytes import (
+    MP3_RATE,
+    MP3_SAMPLES,
+    claiming_mp3s,
+    flac,
+    loud,
+    silent_mp3,
+)
 from tests.support.audio_models import (
     HEARING_KINDS,
     RATE,
@@ -297,6 +304,25 @@ def test_an_mp3_has_the_length_that_its_frames_have(
     assert len(samples) == pytest.approx(
         50 * MP3_SAMPLES * RATE / MP3_RATE, abs=RATE * 0.06
     )
+
+
+HOUR_OF_FRAMES = 3600 * MP3_RATE // MP3_SAMPLES
+
+
+@pytest.mark.parametrize("what", claiming_mp3s(1))
+def test_no_frame_of_an_mp3_makes_it_longer_than_was_checked(
+    audio_models: AudioModels, what: str
+) -> None:
+    """The decoder takes the memory for what it believes: 14 kB took 10 GB."""
+    data = claiming_mp3s(HOUR_OF_FRAMES)[what]
+    try:
+        checked = audio_files.check_audio(data, "x")
+    except AudioError:
+        return
+    with seeing_model(audio_models, "gemma4ua") as model:
+        samples = decode(model, data)
+
+    assert len(samples) <= (checked.seconds + 0.01) * RATE
 
 
 def test_other_bytes_and_damaged_audio_are_refused(audio_models: AudioModels) -> None:

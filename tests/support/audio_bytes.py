@@ -43,6 +43,21 @@ def silent_mp3(n_frames: int, claimed: int | None = None, tag: bytes = b"") -> b
     return tag + first + frame * n_frames
 
 
+def claiming_mp3s(claimed: int) -> dict[str, bytes]:
+    """Files of 20 frames, of which one that is not the first, for us, claims a number."""
+    claim = silent_mp3(0, claimed)
+    frames = silent_mp3(20)
+    # A frame without the sound of others before it that it names cannot be decoded.
+    undecodable = _MP3_HEAD + b"\xff" * 2 + b"\0" * (MP3_FRAME - len(_MP3_HEAD) - 2)
+    two_marks = claim[:13] + b"Info" + claim[17:]
+    return {
+        "a frame with garbage behind it": claim + b"\0" * 4 + frames,
+        "a frame behind one that cannot be decoded": undecodable + claim + frames,
+        "a frame in the middle": frames + claim + frames,
+        "a mark behind another one": two_marks + frames,
+    }
+
+
 def id3_tag(n_bytes: int) -> bytes:
     """A tag that has a text of this length."""
     digits = bytes(n_bytes >> shift & 0x7F for shift in (21, 14, 7, 0))
