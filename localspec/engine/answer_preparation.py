@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -97,6 +98,14 @@ class AnswerPreparer:
         self._call_marks: dict[tuple[str, ...], MarkTokens] = {}
         """Those of the last request; they take 0.1 s to find."""
         self._last_calls: _RequestCalls | None = None
+
+    def prepare_calls(self) -> Iterator[None]:
+        """Prepare the grammars of calls; may be closed at every yield.
+
+        Without the package for grammars, the first request with tools says so.
+        """
+        with suppress(GrammarError):
+            yield from self._grammars.prepare()
 
     def prepare(self, request: GenerateCommand) -> PreparedAnswer:
         """Prepare a request whose verifier has been chosen: it is not `auto`.

@@ -259,18 +259,24 @@ class PromptBuilder:
         for text in self._answer_texts:
             vocabulary.show_control_tokens(text)
 
+    @property
+    def has_exact_calls(self) -> bool:
+        """Whether it is known how calls are written in answers to this template."""
+        if self._template is None:
+            return False
+        return self._tool_format == GENERIC.name or self._call_layout is not None
+
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
         tags: list[str] | None = None
         if self._tags:
             tags = list(thinking_tags.with_answer_prefix(self._tags))
         tool_format = self._tool_format if self._template else None
-        exact_calls = tool_format == GENERIC.name or self._call_layout is not None
         return {
             "template": self._template,
             "thinking": tags,
             "tools": tool_format,
-            "exact_calls": exact_calls,
+            "exact_calls": self.has_exact_calls,
             "thinking_controls": list(self._controls),
         }
 

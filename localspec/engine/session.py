@@ -84,6 +84,8 @@ class Session:
 
         self._client_prompts = ClientPrompts()
 
+        has_exact_calls = self._pair.prompt_builder.has_exact_calls
+        self._expects_tools = load.expects_tools and has_exact_calls
         self._max_width = load.draft_max + 1
         self._profiler = PairProfiler(
             load,
@@ -202,7 +204,7 @@ class Session:
         yield from self.measured_costs()
 
     def measure_when_idle(self) -> Generator[None]:
-        """Measure the pair if that is due, between commands.
+        """Prepare calls of tools and measure the pair, if that is due, between commands.
 
         It may be closed at every yield. `stop` ends it at once, also if it has not begun.
         """
@@ -211,6 +213,8 @@ class Session:
         return self._measure_when_idle()
 
     def _measure_when_idle(self) -> Generator[None]:
+        if self._expects_tools and not self._stop_requested:
+            yield from self._preparer.prepare_calls()
         for costs in self._profiler.measure_when_idle():
             if costs is not None:
                 self._drafters.set_costs(costs)

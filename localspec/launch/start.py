@@ -47,6 +47,7 @@ from localspec.models.local_files import inventory
 from localspec.protocol import wire
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.sanitize import sanitize
+from localspec.tools import server_settings
 from localspec.units import count, duration, gb, gib
 
 _SIZE_CLASS = 2.0
@@ -292,8 +293,17 @@ def _with_measurements(
         threads = _find_threads(store, plan)
         load = replace(load, threads=threads, measure_when_idle=probe)
     if probe:
-        load = replace(load, snapshot_bytes=_snapshot_bytes(plan))
+        load = replace(
+            load,
+            snapshot_bytes=_snapshot_bytes(plan),
+            expects_tools=_has_tool_servers(),
+        )
     return load
+
+
+def _has_tool_servers() -> bool:
+    """Whether chats are offered the tools of a server."""
+    return any(server.enabled for server in server_settings.read_servers().servers)
 
 
 FasterCopyChooser = Callable[[Path, Callable[[Notice], None] | None], Path]

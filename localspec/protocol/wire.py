@@ -207,6 +207,10 @@ class LoadCommand(Struct, frozen=True):
     """
     measure_when_idle: bool = False
     """Measure threads and costs while no command is pending."""
+    expects_tools: bool = False
+    """Prepare the grammars of calls while no command is pending, before the first
+    request with tools needs them.
+    """
     snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
     projector: ProjectorSettings | None = None
 

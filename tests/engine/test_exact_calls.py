@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from localspec.engine.session import Session
 from localspec.errors import GrammarError
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolCallParser
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.protocol.wire import GenerateCommand, LoadCommand, SamplingParams
 from tests.engine.test_generic_tools import HI, ROOMY, SPECS
 from tests.support import tinygguf
 from tests.support.channels import speaker
@@ -284,3 +285,31 @@ def test_a_call_on_a_channel_is_exact_and_ends_the_answer(tmp_path: Path) -> Non
         for spec in SPECS:
             assert ask(session, spec=spec).text == plain.text
             assert ask(session, spec=spec, must_call=True).text == forced.text
+
+
+def test_an_idle_engine_prepares_calls_in_steps(tmp_path: Path) -> None:
+    """An answer between two steps is as ever, and no step is repeated."""
+    path = parrot(tmp_path / "made.gguf", FORMS["tags"], "sunny", "(Rome)")
+    with loaded(path, settings=ROOMY) as session:
+        expected = ask(session).text
+        assert list(session.measure_when_idle()) == []
+    load = LoadCommand(str(path), None, ROOMY, ROOMY, expects_tools=True)
+    with closing(Session(load)) as session:
+        n_steps = 0
+        while True:
+            preparing = session.measure_when_idle()
+            if next(preparing, "ended") == "ended":
+                break
+            preparing.close()
+            n_steps += 1
+            assert ask(session, tools="").reason == "eog"
+        assert n_steps == 3
+        assert session._preparer._grammars.is_ready
+        assert ask(session).text == expected
+
+
+def test_a_model_that_calls_nothing_prepares_nothing(tmp_path: Path) -> None:
+    path = tinygguf.parrot(("I", "▁look.")).write(tmp_path / "made.gguf")
+    load = LoadCommand(str(path), expects_tools=True)
+    with closing(Session(load)) as session:
+        assert list(session.measure_when_idle()) == []

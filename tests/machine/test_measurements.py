@@ -33,6 +33,7 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
+from localspec.tools import server_settings
 from tests.support.zoo import Zoo
 
 COSTS = MeasuredCosts(
@@ -306,6 +307,24 @@ def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
             with pytest.raises(EngineError, match="not loaded"):
                 launch.start_engine(request_, probe=probe)
             assert loads[-1].measure_when_idle == (probe and is_due)
+
+
+def test_an_engine_prepares_calls_if_a_server_of_tools_is_on(
+    request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[LoadCommand] = []
+
+    def note(_: object, load: LoadCommand, *_others: object) -> None:
+        loads.append(load)
+        raise EngineError("It is not loaded.")
+
+    monkeypatch.setattr(start, "_load_pair", note)
+    for is_on in (False, True):
+        server_settings.save_server("mine", {"command": "x", "enabled": is_on})
+        for probe in (True, False):
+            with pytest.raises(EngineError, match="not loaded"):
+                launch.start_engine(request_, probe=probe)
+            assert loads[-1].expects_tools == (probe and is_on)
 
 
 def test_of_costs_measured_beside_other_programs_only_the_acceptance_is_used(

@@ -114,8 +114,32 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._pieces: list[bytes] | None = None
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._twins: TwinTokens | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a grammar can start at once."""
+        return self._tokenizer is not None
+
+    def prepare(self) -> Iterator[None]:
+        """Do in steps what the first grammar would wait for.
+
+        For 152,000 tokens (Qwen3.5) it takes 0.6 s, and 80 MB of memory. It may be closed
+        at every yield, and a step that is done is not repeated. Raises GrammarError if
+        the package is missing.
+        """
+        _check_package()
+        if self._pieces is None:
+            self._pieces = self._read_pieces()
+            yield
+        if self._twins is None:
+            self._twins = find_twin_tokens(self._pieces)
+            yield
+        if not self.is_ready:
+            self._set_up()
+            yield
 
     def start(self, grammar: str, json_schema: str) -> GrammarState:
         """The state before the first token, for whichever of the two is not empty.
@@ -196,9 +220,15 @@ class Grammars:
             self._twins = find_twin_tokens(self.pieces)
         return LlguidanceState(matcher, self._twins)
 
-    @cached_property
+    @property
     def pieces(self) -> list[bytes]:
-        """The text of each token; reading them takes some 0.1 s for 100,000."""
+        """The text of each token."""
+        if self._pieces is None:
+            self._pieces = self._read_pieces()
+        return self._pieces
+
+    def _read_pieces(self) -> list[bytes]:
+        """It takes some 0.1 s for 100,000."""
         vocabulary = self._vocabulary
         return [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
 
