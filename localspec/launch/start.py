@@ -53,6 +53,8 @@ from localspec.units import count, duration, gb, gib
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
+_CALL_TABLES_BYTES = 2**28
+"""The largest vocabulary, Gemma's of 262,000 tokens, takes up to 164 MB."""
 
 
 NO_PROJECTOR = "none"
@@ -296,7 +298,7 @@ def _with_measurements(
         load = replace(
             load,
             snapshot_bytes=_snapshot_bytes(plan),
-            expects_tools=_has_tool_servers(),
+            expects_tools=_has_tool_servers() and _has_space_for_calls(plan),
         )
     return load
 
@@ -304,6 +306,13 @@ def _with_measurements(
 def _has_tool_servers() -> bool:
     """Whether chats are offered the tools of a server."""
     return any(server.enabled for server in server_settings.read_servers().servers)
+
+
+def _has_space_for_calls(plan: Plan | None) -> bool:
+    """Whether the RAM that the estimate leaves holds the tables of grammars."""
+    if plan is None or plan.host.headroom is None:
+        return True
+    return plan.host.headroom >= _CALL_TABLES_BYTES
 
 
 FasterCopyChooser = Callable[[Path, Callable[[Notice], None] | None], Path]
