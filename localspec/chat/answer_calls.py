@@ -58,15 +58,15 @@ class AnswerCallReader:
     def feed(self, part: AnswerPart) -> list[AnswerPart]:
         """The text of a part that is certainly no call."""
         if part.is_thinking:
-            return _make_parts(self._thinking.feed(part.text), is_thinking=True)
-        rest = _make_parts(self._thinking.close(), is_thinking=True)
+            return _make_thinking(self._thinking.feed(part.text))
+        rest = _make_thinking(self._thinking.close())
         return rest + self._add(self._parser.feed(part.text))
 
     def finish(self, *, is_cut: bool) -> list[AnswerPart]:
         """The rest of the text; `is_cut`: the answer may end within a call."""
         parts = self._add(self._parser.finish(is_cut=is_cut))
         held, calls = self._thinking.finish(is_cut=is_cut)
-        parts += _make_parts(held, is_thinking=True)
+        parts += _make_thinking(held)
         return parts + self._add(calls)
 
     def _add(self, deltas: Sequence[ToolDelta]) -> list[AnswerPart]:
@@ -74,8 +74,8 @@ class AnswerCallReader:
         for delta in deltas:
             if isinstance(delta, ToolCallDelta):
                 self._add_call(delta)
-            else:
-                parts += _make_parts(delta, is_thinking=False)
+            elif delta:
+                parts.append(AnswerPart(False, delta, self.n_calls))
         return parts
 
     def _add_call(self, delta: ToolCallDelta) -> None:
@@ -115,8 +115,8 @@ class AnswerCallReader:
         return tuple(calls)
 
 
-def _make_parts(text: str, *, is_thinking: bool) -> list[AnswerPart]:
+def _make_thinking(text: str) -> list[AnswerPart]:
     """The text as one part; none if there is no text."""
     if not text:
         return []
-    return [AnswerPart(is_thinking, text)]
+    return [AnswerPart(True, text)]

@@ -10,6 +10,7 @@ import copy
 import re
 from collections.abc import Iterable
 from functools import partial
+from itertools import groupby
 from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
@@ -125,6 +126,7 @@ def separate_thinking(
 class AnswerPart(Struct, frozen=True):
     is_thinking: bool
     text: str
+    n_calls: int = 0  # Calls of tools that begin before it, where calls are read.
 
 
 class _PartList:
@@ -668,11 +670,17 @@ def split_thinking(
 
 
 def merge_parts(parts: Iterable[AnswerPart]) -> tuple[AnswerPart, ...]:
-    """Join adjacent parts of the same type."""
-    merged = _PartList()
-    for part in parts:
-        merged.add(part.is_thinking, part.text)
-    return tuple(merged.close())
+    """Join adjacent parts of the same type, without a call between them."""
+    texts = [part for part in parts if part.text]
+    merged: list[AnswerPart] = []
+    for (is_thinking, n_calls), group in groupby(texts, _type_of):
+        text = "".join(part.text for part in group)
+        merged.append(AnswerPart(is_thinking, text, n_calls))
+    return tuple(merged)
+
+
+def _type_of(part: AnswerPart) -> tuple[bool, int]:
+    return part.is_thinking, part.n_calls
 
 
 def strip_thinking(

@@ -499,6 +499,11 @@ class MarkdownText:
         self._n_skipped_code_blocks = number
         self._discard_rendered()
 
+    def count_code_blocks(self) -> int:
+        """Those of the answer up to here, when the text is finished."""
+        own = sum(_count_fences(block) for block in self._finished_blocks)
+        return self._n_skipped_code_blocks + own
+
     def write(self, text: str) -> None:
         self._tail += text
         self._open_lines = None

@@ -171,6 +171,18 @@ def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
     return why + hint
 
 
+class _TextPiece:
+    """Text of an answer before, between or behind its calls."""
+
+    def __init__(self, markdown: MarkdownText) -> None:
+        self.markdown = markdown
+        self.classes = VisibleClasses()
+        """Of the text that `markdown` has."""
+        self.hidden = Paragraph(style="muted")
+        """Says that the beginning of a very long one is not shown."""
+        self.has_words = False
+
+
 class TurnText:
     """Shows an answer as Markdown (completion models: plain text) or in the token view.
 
@@ -192,7 +204,6 @@ class TurnText:
         self._is_step = turn.is_tool_step
         self._context = context
         self._calls: dict[str, CallBlock] = {}  # By the id of the call.
-        self._has_visible_text = False
         # Above it is the title, which has a blank line below it.
         self._is_first = turn.parent is None
         self._speaker = speaker
@@ -203,13 +214,16 @@ class TurnText:
         self._thinking_unfolded = False
         self._token_view = False
         self._aligner = ClassAligner()
-        self._classes = VisibleClasses()  # Of the text that `markdown` has.
         self._end_event: GenerationFinished | None = None
         continued_text = ""
         if speaker.raw:
             continued_text = truncate_question(turn.question, keep_end=True)
         self.token_text = TokenText(continued_text)
-        self.markdown = MarkdownText(style, turn.id, budget)
+        self._markdown_style = style
+        self._budget = budget
+        self._pieces = {0: _TextPiece(MarkdownText(style, turn.id, budget))}
+        """By the number of calls before them, in their order."""
+        self._has_colours = False
         self.rounds: list[Round] = []
         self.has_guesses = False  # Whether something was drafted in one of them.
         self.question = sanitize(truncate_question(turn.question))
@@ -220,7 +234,6 @@ class TurnText:
         self._pictures = turn.pictures
         self._is_reading_picture = False
         self._thinking_block = Paragraph(style="thinking")
-        self._hidden_block = Paragraph(style="muted")
         self._note_block = Paragraph(style="muted")
         self._speed_block = Paragraph(style="muted")
         self._stack = BlockStack()
@@ -249,23 +262,57 @@ class TurnText:
         if self._speaker.raw or self._token_view:
             blocks.append(self.token_text)
         else:
-            blocks += [self._thinking_block, self._hidden_block, self.markdown]
-        if self._calls:
-            blocks += [GapLine(self._has_text_before_calls), *self._calls.values()]
+            blocks.append(self._thinking_block)
+        blocks += self._list_pieces_and_calls()
         blocks += [self._speed_block, self._note_block]
         self._stack.blocks = blocks
+
+    def _list_pieces_and_calls(self) -> list[TextBlock]:
+        """Each text at its place among the calls; in the token view, calls alone."""
+        blocks: list[TextBlock] = []
+        calls = list(self._calls.values())
+        has_tokens = self._speaker.raw or self._token_view
+        for i in range(max(len(calls), *self._pieces) + 1):
+            piece = self._pieces.get(i)
+            if piece is not None and not has_tokens:
+                if i > 0:
+                    blocks.append(BlankLine())
+                blocks += [piece.hidden, piece.markdown]
+            if i >= len(calls):
+                continue
+            if i == 0:
+                blocks.append(GapLine(self._has_text_before_calls))
+            elif piece is not None and not has_tokens:
+                blocks.append(BlankLine())
+            blocks.append(calls[i])
+        return blocks
 
     def _has_words(self) -> bool:
         return self._has_text_before_calls() or self._n_thinking_words > 0
 
     def _has_text_before_calls(self) -> bool:
-        return self._has_visible_text or self._token_view
+        return self._pieces[0].has_words or self._token_view
+
+    @property
+    def markdown(self) -> MarkdownText:
+        """The text before the calls, of most answers all of it."""
+        return self._pieces[0].markdown
+
+    @property
+    def markdowns(self) -> list[MarkdownText]:
+        """All texts, in their order."""
+        return [piece.markdown for piece in self._pieces.values()]
+
+    def restyle(self, style: MarkdownStyle) -> None:
+        self._markdown_style = style
+        for markdown in self.markdowns:
+            markdown.restyle(style)
 
     # --- calls of tools
     # ----------------------------------------------------------------------------
 
     def show_call(self, state: CallState) -> None:
-        """Shows a call, or another state of it, behind the text of the answer."""
+        """Shows a call, or another state of it, where it stands in the answer."""
         block = self._calls.get(state.request.call_id)
         if block is not None:
             block.show(state)
@@ -365,23 +412,24 @@ class TurnText:
         shown, n_hidden = shorten(part.text, keep_end=True)
         if n_hidden and not part.is_thinking:
             hidden = part.text[:n_hidden]
-            fence = self._hide_beginning(hidden)
+            fence = self._hide_beginning(hidden, self._piece_of(part))
             runs = [ClassRun(len(fence), None), *skip_runs(runs, len(sanitize(hidden)))]
             shown = fence + shown
-        self._add_part(AnswerPart(part.is_thinking, shown), runs)
+        self._add_part(replace(part, text=shown), runs)
 
-    def _hide_beginning(self, hidden: str) -> str:
+    def _hide_beginning(self, hidden: str, piece: _TextPiece) -> str:
         """Says that the beginning of a very long answer is not shown.
 
         Returns the fence of the code block that the rest goes on, if it does. Blocks of
         code are counted without a parse: the text may have megabytes.
         """
         n_characters = short_count(len(hidden))
-        self._hidden_block.set_text(
+        piece.hidden.set_text(
             f"… {n_characters} characters above are not shown; /copy has them\n"
         )
+        n_before = piece.markdown.count_code_blocks()
         n_fences = f"\n{hidden}".count("\n```")
-        self.markdown.skip_code_blocks(n_fences // 2)
+        piece.markdown.skip_code_blocks(n_before + n_fences // 2)
         return "```\n" if n_fences % 2 else ""
 
     def _is_text_of_tokens(
@@ -412,12 +460,34 @@ class TurnText:
             self._thinking_text += text
         elif not self._speaker.raw:
             text = sanitize(part.text)
-            self._has_visible_text = self._has_visible_text or bool(text.strip())
             if sum(run.length for run in runs) != len(text):
                 runs = [ClassRun(len(text), None)]
-            for run in runs:
-                self._classes.append(run)
-            self.markdown.write(text)
+            if part.n_calls not in self._pieces:
+                n_space = len(text) - len(text.lstrip())
+                text = text[n_space:]
+                runs = list(skip_runs(runs, n_space))
+            if text:
+                self._write(self._piece_of(part), text, runs)
+
+    def _write(self, piece: _TextPiece, text: str, runs: Sequence[ClassRun]) -> None:
+        piece.has_words = piece.has_words or bool(text.strip())
+        for run in runs:
+            piece.classes.append(run)
+        piece.markdown.write(text)
+
+    def _piece_of(self, part: AnswerPart) -> _TextPiece:
+        """The text that a part belongs to; it begins if it is the first behind a call."""
+        piece = self._pieces.get(part.n_calls)
+        if piece is None:
+            before = self.markdowns[-1]
+            before.finish()
+            markdown = MarkdownText(self._markdown_style, self.turn_id, self._budget)
+            markdown.skip_code_blocks(before.count_code_blocks())
+            piece = _TextPiece(markdown)
+            self._pieces[part.n_calls] = piece
+            self._show_classes()
+            self._arrange_blocks()
+        return piece
 
     @property
     def plain_speed(self) -> float | None:
@@ -441,7 +511,8 @@ class TurnText:
             self._speed_block.set_text(f"\n{line}")
         self._in_thinking = False
         self.show_guess(NO_GUESS)
-        self.markdown.finish()
+        for markdown in self.markdowns:
+            markdown.finish()
         self._update_thinking()
         self.set_note(note)
 
@@ -487,13 +558,21 @@ class TurnText:
         self.token_text.set_marking(
             show_classes=token_view or colours, show_marks=token_view and marks
         )
-        classes = self._classes if colours else None
-        self.markdown.show_classes(classes)
+        self._has_colours = colours
+        self._show_classes()
         self._arrange_blocks()
+
+    def _show_classes(self) -> None:
+        for piece in self._pieces.values():
+            classes = piece.classes if self._has_colours else None
+            piece.markdown.show_classes(classes)
 
     def show_guess(self, guess: LiveGuess) -> None:
         """Draws a guess with the answer, of which it is no part."""
-        self.markdown.show_guess(guess)
+        *earlier, last = self.markdowns
+        for markdown in earlier:
+            markdown.show_guess(NO_GUESS)
+        last.show_guess(guess)
         self.token_text.show_guess(guess)
 
     def set_thinking_unfolded(self, unfolded: bool) -> None:
@@ -521,15 +600,14 @@ class TurnText:
     def source_map(self, y: int) -> SourceMap:
         return self._stack.source_map(y)
 
-    @property
-    def line_of_markdown(self) -> int | None:
-        """The first line of the answer as Markdown, at the width of the last `height`.
+    def line_of_markdown(self, markdown: MarkdownText) -> int | None:
+        """The first line of one of `markdowns`, at the width of the last `height`.
 
         None in the token view.
         """
-        if self.markdown not in self._stack.blocks:
+        if markdown not in self._stack.blocks:
             return None
-        return self._stack.top_of(self.markdown)
+        return self._stack.top_of(markdown)
 
     def read_source(self, width: int) -> str:
         """All its source as a copy has it."""

@@ -105,7 +105,7 @@ class Transcript(TextView, can_focus=False):
 
     def _restyle(self, _: object) -> None:
         for text in self._made_texts():
-            text.markdown.restyle(self._markdown_style)
+            text.restyle(self._markdown_style)
         self._blocks.forget_all()
         self._rebuild_blocks()
 
@@ -125,12 +125,15 @@ class Transcript(TextView, can_focus=False):
     def _show(self, position: ReadingPosition | None) -> None:
         self._budget.refill()
         super()._show(position)
+        markdowns: list[MarkdownText] = []
         for text in self._made_texts():
-            found = text.markdown.take_uncoloured()
-            self._uncoloured += [(text.markdown, block) for block in found]
-            unrendered = text.markdown.take_unrendered()
+            markdowns += text.markdowns
+        for markdown in markdowns:
+            found = markdown.take_uncoloured()
+            self._uncoloured += [(markdown, block) for block in found]
+            unrendered = markdown.take_unrendered()
             if unrendered is not None:
-                self._unrendered.append((text.markdown, unrendered))
+                self._unrendered.append((markdown, unrendered))
         if self._uncoloured or self._unrendered:
             self._colour_worker.submit(
                 self._render_blocks, failed=self._colouring_failed
@@ -151,10 +154,10 @@ class Transcript(TextView, can_focus=False):
         moved = text.show_rendered(rendered)
         for index, turn in enumerate(self.turns):
             made = turn.made_text
-            if moved is None or made is None or made.markdown is not text:
+            if moved is None or made is None or text not in made.markdowns:
                 continue
             position = self._reading_position()
-            top = made.line_of_markdown
+            top = made.line_of_markdown(text)
             self._blocks.wrap(index)
             if position is not None and position.block == index and top is not None:
                 line = position.line

@@ -146,12 +146,12 @@ def test_each_visible_character_has_the_class_of_its_token(
     text = streamed(answer, width)
     letters = [(letter, kind) for part, kind in written for letter in part]
     expected = "".join(letter for letter, _ in letters)
-    runs = list(text._classes.slice(0, text._classes.length))
+    runs = list(text._pieces[0].classes.slice(0, text._pieces[0].classes.length))
     kinds = [run.token_class for run in runs for _ in range(run.length)]
     if sanitize(expected) == expected and "<" not in expected:
         assert kinds == [kind for _, kind in letters]
     else:
-        assert len(kinds) == text._classes.length
+        assert len(kinds) == text._pieces[0].classes.length
 
 
 @settings(deadline=None, max_examples=60)
@@ -231,10 +231,10 @@ def test_the_end_of_a_very_long_stored_answer_has_its_colours() -> None:
     text = coloured(turn)
     text.show_stored(turn, None)
     text.finish()
-    n_hidden = sum(map(len, words)) - text._classes.length
+    n_hidden = sum(map(len, words)) - text._pieces[0].classes.length
     assert n_hidden > 0
     expected = [kind for word, kind in written for _ in word][n_hidden:]
-    runs = text._classes.slice(0, text._classes.length)
+    runs = text._pieces[0].classes.slice(0, text._pieces[0].classes.length)
     assert [run.token_class for run in runs for _ in range(run.length)] == expected
 
 

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.style import Style
 
-from localspec.chat.answer import replay_turn, with_plain_speed
+from localspec.chat.answer import GeneratedAnswer, replay_turn, with_plain_speed
 from localspec.chat.conversation import Turn
 from localspec.protocol.events import GenerationFinished, Round
+from localspec.tui.text.call_text import stored_states
 from localspec.tui.text.turn_text import Speaker, TurnText
 from localspec.tui.themes import MarkdownStyle
-from tests.support.scripted_engine import answer
+from tests.support.fake_tools import write_call
+from tests.support.scripted_engine import answer, pieces
 
 LOOK = MarkdownStyle("#7aa7f0", "#8b929c", "one-dark")
 TAGS = ("<think>", "</think>")
@@ -107,3 +109,76 @@ def test_a_live_answer_has_the_line_of_its_panel() -> None:
     text.add_deltas(replay_turn(turn, TAGS)[1])
     text.finish()
     assert shown(text).endswith("35tokensin10steps·194msinsteadof680ms")
+
+
+CALLS = f"""First:
+
+```py
+one()
+```
+{write_call("now", city="Rome")} Then Oslo.
+{write_call("now", city="Oslo")}
+{write_call("now", city="Lima")}
+
+Now I wait:
+
+```py
+two()
+```
+"""
+IN_ORDER = [
+    "First:",
+    "one()",
+    "city:Rome",
+    "ThenOslo.",
+    "city:Oslo",
+    "city:Lima",
+    "NowIwait:",
+    "two()",
+]
+
+
+def live_text(text: str, size: int) -> tuple[TurnText, Turn]:
+    """An answer as it streams, whose calls are shown after all of its text."""
+    turn = Turn("Go", id=1)
+    generated = GeneratedAnswer(turn)
+    generated.offer_tools("generic")
+    shown_text = new_text(turn, raw=False, token_view=False)
+    for event in answer(pieces(text, size)):
+        shown_text.add_deltas([generated.add(event)])
+    for state in stored_states(generated.turn, ()):
+        shown_text.show_call(state)
+    shown_text.finish()
+    return shown_text, generated.turn
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_text_and_calls_are_drawn_in_their_order(size: int) -> None:
+    live, turn = live_text(CALLS, size)
+    stored = new_text(turn, raw=False, token_view=False)
+    stored.show_stored(turn, None)
+    stored.finish()
+
+    drawn = shown(live)
+    places = [drawn.index(word) for word in IN_ORDER]
+    assert places == sorted(places)
+    assert shown(stored) == drawn
+
+
+def test_blocks_of_code_around_calls_have_numbers_of_their_own() -> None:
+    live, _ = live_text(CALLS, 7)
+    assert [each.count_code_blocks() for each in live.markdowns] == [1, 1, 2]
+
+
+def test_blank_text_between_calls_takes_no_lines() -> None:
+    two = f"{write_call('now', city='Rome')}\n\n{write_call('now', city='Oslo')}\n"
+    live, _ = live_text(two, 3)
+    assert len(live.markdowns) == 1
+
+
+def test_a_new_theme_holds_for_the_texts_behind_calls() -> None:
+    live, turn = live_text(CALLS, 7)
+    before = shown(live)
+    live.restyle(LOOK)
+    assert shown(live) == before
+    assert turn.calls
