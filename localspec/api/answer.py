@@ -35,7 +35,7 @@ from localspec.protocol.wire import (
 from localspec.tools.approval import REFUSALS, Verdict
 
 _NO_PROMPT = {"prompt_tokens": 0, "reused_tokens": 0, "verify": "coupled"}
-"""Of an answer that was stopped before it began."""
+"""The totals of an answer that was stopped before it began."""
 
 
 class AnswerTimings(TypedDict):

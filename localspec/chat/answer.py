@@ -288,7 +288,7 @@ class GeneratedAnswer:
 
     @property
     def first_token_ms(self) -> float | None:
-        """Of the first step; None before its end."""
+        """The time to the first token of the first step; None before its end."""
         if self.earlier_steps:
             return self.earlier_steps[0].first_token_ms
         return self._timing("first_token_ms")

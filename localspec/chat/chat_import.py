@@ -21,7 +21,7 @@ from localspec.text_decoding import decode_text
 from localspec.units import count, size_limit
 
 _MAX_FILE_BYTES = 512 * 1024 * 1024
-"""Of a file, or of a file in an archive. Its JSON takes several times the memory."""
+"""The most of a file, also in an archive. Its JSON takes several times the memory."""
 _MAX_ARCHIVE_ENTRIES = 100_000
 _ARCHIVED_EXPORT = re.compile(
     r"(^|/)conversations(-\d+)?\.json$|\.jsonl$", re.IGNORECASE
@@ -30,7 +30,7 @@ _ARCHIVED_EXPORT = re.compile(
 
 
 class ImportReport(Struct, frozen=True):
-    chat_ids: tuple[int, ...]  # Of the chats that were added.
+    chat_ids: tuple[int, ...]  # The ids of the chats that were added.
     n_known: int  # Chats that were here before.
     n_empty: int  # Chats without a message.
 

@@ -44,7 +44,7 @@ class PictureAttachment(Struct, frozen=True):
 
     name: str
     sha256: str
-    kind: str  # Of `models.pictures.PictureKind`, or `models.audio_files.AudioKind`.
+    kind: str  # A `PictureKind` of `models.pictures`, or an `AudioKind`.
     width: int = 0  # In pixels, as it is seen: after the turn that EXIF asks for.
     height: int = 0
     n_rows: int | None = None
@@ -335,7 +335,7 @@ class Conversation:
     def _set_turns(self, turns: Iterable[Turn]) -> None:
         by_id = sorted(turns, key=lambda turn: turn.id)
         self._turns = {turn.id: turn for turn in by_id}
-        """By id, in ascending order."""
+        """The turns by their id, in ascending order."""
         self._children: dict[int | None, list[int]] = {}
         """The ids of the turns after each turn; those of first turns after None."""
         for turn in by_id:

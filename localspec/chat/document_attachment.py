@@ -26,7 +26,10 @@ from localspec.sanitize import sanitize
 from localspec.units import count, short_count
 
 _ROOM_SHARE = 0.9
-"""Of what is left: sizes are estimates, and the question needs room, too."""
+"""The share of what is left that a document may take.
+
+Sizes are estimates, and the question needs room, too.
+"""
 _MAX_PART_TITLE = 60
 NO_FILES = "No files are attached."
 _FIRST_PAGES = PartSelection("page", (PartRange(1, MAX_REQUEST_PICTURES),))
@@ -77,7 +80,8 @@ class PartChoice(Struct, frozen=True):
     def find_fitting(self) -> PartSelection | None:
         """The first parts, as many as have room; None if not even one has.
 
-        All of them, if no model is loaded.
+        If no model is loaded, these are all parts. With 1,000 tokens left, of which a
+        document may take 900, and parts of 400 tokens each, they are the first two.
         """
         room = None
         if self.size.n_left is not None:
@@ -96,7 +100,9 @@ class PartChoice(Struct, frozen=True):
 
 def count_short(n: int, noun: str) -> str:
     """1 token, 950 tokens, 1.2k tokens."""
-    return f"1 {noun}" if n == 1 else f"{short_count(n)} {noun}s"
+    if n == 1:
+        return f"1 {noun}"
+    return f"{short_count(n)} {noun}s"
 
 
 def measure(session: ChatSession, document: Document) -> DocumentSize:

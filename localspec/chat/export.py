@@ -80,7 +80,7 @@ footer {{ margin-top: 3rem; font-size: 0.8rem; opacity: 0.6; }}
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_PICTURE_POLICY = "; img-src data:"  # Only of pages with pictures.
+_PICTURE_POLICY = "; img-src data:"  # A page without pictures lacks it.
 _AUDIO_POLICY = "; media-src data:"
 _MEDIA_TYPES = {
     "jpeg": "image/jpeg",
@@ -91,7 +91,7 @@ _MEDIA_TYPES = {
     "mp3": "audio/mpeg",
     "flac": "audio/flac",
 }
-"""By the kind of a picture or of audio."""
+"""The media types, by the kind of a picture or of audio."""
 
 
 def format_timestamp(seconds: float) -> str:

@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 THINKING_MARKERS = ("<think>", "</think>")
 """Around imported thinking, as most models write it."""
 FORMATS = "localspec, ChatGPT, llama.cpp's web UI, LM Studio and Open WebUI"
-_MAX_MESSAGES = 200_000  # Of one chat.
+_MAX_MESSAGES = 200_000  # The most that one chat may have.
 
 
 class ImportedChat(Struct, frozen=True):

@@ -26,7 +26,7 @@ _MAX_PASTED = 32_768
 """Characters of a paste that may be paths; a longer one is a text."""
 _MAX_PATHS = 100
 _PATH_BEGINNING = re.compile(r"""[/~"'\\]|file://|[A-Za-z]:[\\/]""")
-"""Of a path that a terminal pastes; most texts need no further look."""
+"""The most characters of a path that a terminal pastes; a longer text is none."""
 _TIMEOUT = 5.0
 _POWERSHELL = (
     "Add-Type -AssemblyName System.Windows.Forms,System.Drawing;"

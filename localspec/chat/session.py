@@ -92,7 +92,7 @@ from localspec.tools.toolbox import Toolbox
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
 _MAX_TITLE = 500  # Characters that are shown of a title.
 _MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
-BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
+BYTES_PER_TOKEN = 4.0  # As in usual vocabularies, until it is measured.
 _TOO_MANY_TOOLS_HINT = (
     "The model reads the descriptions of its tools, too. Turn some off (/tools), or load "
     "the model with a larger context."

@@ -211,7 +211,7 @@ class LoadedModel(Struct, frozen=True):
     template: str | None = None
     """`own`, or a built-in one's name; None: a text-completion model."""
     thinking_markers: tuple[str, str] | None = None
-    """Of the template: before and after thinking."""
+    """What the template writes before and after thinking."""
     thinking_controls: tuple[str, ...] = ()  # As in `thinking_effort.ThinkingControl`.
     spec: str = "auto"  # The catalogue's drafter for the pair.
     spec_reason: str = ""
@@ -221,7 +221,7 @@ class LoadedModel(Struct, frozen=True):
     """A name of `draft_kinds.py`; None without a draft."""
     sees: bool = False  # Whether it takes pictures, by a projector.
     hears: bool = False  # Whether it takes audio.
-    max_picture_rows: int = 0  # Of a large picture: the tokens that it takes, about.
+    max_picture_rows: int = 0  # About the tokens that a large picture takes.
     tool_format: str = ""
     """How it writes calls: a row of `tool_formats.py`. Empty without a template."""
 

@@ -889,10 +889,10 @@ COMMANDS = (
         show=lambda front_end, _: front_end.load_anyway(),
     ),
 )
-"""In the order of use, in which the help and the completion show them."""
+"""The commands in the order of use, in which the help and the completion show them."""
 
 COMMANDS_BY_NAME: dict[str, SlashCommand] = {}
-"""Also by alias."""
+"""The commands by their names and aliases."""
 for _command in COMMANDS:
     for _word in (_command.name, *_command.aliases):
         COMMANDS_BY_NAME[_word] = _command

@@ -55,10 +55,10 @@ _KEY_HELP = (
     ("Ctrl+C", "stop the answer; twice: quit"),
     ("Ctrl+D", "quit"),
 )
-_NAME_WIDTH = 15  # Of a setting or key, before its value.
-_WIDE_NAME_WIDTH = 38  # Of a command or model.
+_NAME_WIDTH = 15  # Cells of a setting or key, before its value.
+_WIDE_NAME_WIDTH = 38  # Cells of a command or model.
 _TOOL_NAME_WIDTH = 28
-_NUMBER_WIDTH = 5  # Of a page.
+_NUMBER_WIDTH = 5  # Cells of the number of a page.
 _LOG_LINES = 12
 _MAX_LISTED_PARTS = 15
 

@@ -102,7 +102,7 @@ class ChatLoop:
         self._quit_hint_shown = False
         self._typing: HiddenTyping
         self._printer: ChatAnswerPrinter
-        self._rounds: list[Round] = []  # Of the answer that is printed.
+        self._rounds: list[Round] = []  # Those of the answer that is printed.
         self._toolbox = Toolbox()
         self.session.toolbox = self._toolbox
         self._connections = BackgroundConnections(self._toolbox)

@@ -156,7 +156,7 @@ class TypedPrompt(Struct, frozen=True):
     text: str
     documents: tuple[Document, ...] = ()
     pictures: tuple[PictureData, ...] = ()
-    """Also the pages of scans."""
+    """The pictures, and the pages of scans."""
     audio: tuple[AudioData, ...] = ()
     scans: tuple[Scan, ...] = ()
     """Those whose pages are among the pictures."""

@@ -174,7 +174,7 @@ class ScannedPage(Struct, frozen=True):
 class ScannedPages(Struct, frozen=True):
     """Pages of a PDF without text, as its reader found them."""
 
-    n_pages: int  # Of the whole document.
+    n_pages: int  # The pages of the whole document.
     pages: tuple[ScannedPage, ...]
 
 

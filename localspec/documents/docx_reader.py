@@ -29,7 +29,7 @@ _SKIPPED = frozenset(("Fallback", "instrText", "delText", "del", "moveFrom"))
 _SIGNS = {"tab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "den": "/"}
 """What stands for an element that begins; `den` is what a fraction is divided by."""
 _PLACEHOLDER = re.compile(r"%(\d)")
-_MAX_LEVELS = 9  # Of a list, as Word has them.
+_MAX_LEVELS = 9  # The levels of a list, as Word has them.
 _NO_NUMBER = "none"  # As LibreOffice has it for headings.
 _MAX_BASES = 20  # Styles that are based on each other.
 _CODE_NAMES = frozenset(("source code", "html preformatted", "preformatted text"))
@@ -56,10 +56,10 @@ class _WordStyle(Struct, frozen=True):
     """What a style of paragraphs says of their text; None: what the one below it says."""
 
     based_on: str = ""
-    level: int | None = None  # Of a heading, from 1; 0: it is none.
+    level: int | None = None  # That of a heading, from 1; 0: it is none.
     is_title: bool = False  # Which styles that are based on it are not.
     list_id: str | None = None  # Empty: its paragraphs are in no list.
-    depth: int | None = None  # In that list.
+    depth: int | None = None  # The level in that list.
     is_code: bool | None = None
 
 
@@ -155,7 +155,7 @@ class _NumberingHandler(XmlHandler):
         """Definition -> the last number at each level."""
         self._id = ""
         self._list = ""
-        self._level = 0  # Of which a list says how it begins.
+        self._level = 0  # The level of which a list says how it begins.
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         value = attributes.get("val", "")
@@ -230,7 +230,7 @@ class _WordParagraph(Struct):
     style: str = ""
     outline_level: int | None = None
     list_id: str | None = None  # Empty: it is in no list, whatever its style says.
-    depth: int | None = None  # In its list.
+    depth: int | None = None  # The level in its list.
 
 
 class _BodyHandler(XmlHandler):

@@ -90,8 +90,8 @@ class _PageParser(HTMLParser):
         """The elements that are open, the innermost last."""
         self._pieces: list[str] = []
         self._lists: list[int | None] = []
-        """Of each open list the number of its last item; None if it is not numbered."""
-        self._rows: list[list[str]] | None = None  # Of the outermost open table.
+        """The number of the last item of each open list; None if it is not numbered."""
+        self._rows: list[list[str]] | None = None  # Those of the outermost open table.
         self._n_open_tables = 0
         self._n_skipped = 0  # Open elements whose text is not shown.
         self._n_pre = 0

@@ -30,7 +30,7 @@ _SIGNS = {"tab": " ", "line-break": "\n", "note": " ("}
 """What stands for an element that begins."""
 _MAX_SPACES = 100
 _MAX_BASES = 20  # Styles that are based on each other.
-_MAX_LEVELS = 10  # Of a list, as OpenDocument has them.
+_MAX_LEVELS = 10  # The levels of a list, as OpenDocument has them.
 _TITLE = "Title"
 _CODE_NAMES = frozenset(
     (
@@ -38,7 +38,7 @@ _CODE_NAMES = frozenset(
         *("Source_20_Code", "HTML_20_Preformatted"),
     )
 )
-"""Of the styles in which LibreOffice and pandoc write code."""
+"""The names of the styles in which LibreOffice and pandoc write code."""
 
 
 def read(name: str, archive: Archive) -> Document:
@@ -184,7 +184,7 @@ class _ContentHandler(XmlHandler):
         self._n_skipped = 0  # Open elements whose text is not shown.
         self._texts: list[list[str]] = []
         """The pieces of each open paragraph: a note in one has paragraphs of its own."""
-        self._style = ""  # Of the outermost open paragraph.
+        self._style = ""  # That of the outermost open paragraph.
         self._heading_level = 1
         self._lists: list[_OpenList] = []
         """Those that are open, the innermost last."""

@@ -92,7 +92,7 @@ class Scan(Struct, frozen=True):
     """Pages of a PDF that are pictures, without those that are blank."""
 
     name: str
-    n_pages: int  # Of the whole document.
+    n_pages: int  # The pages of the whole document.
     numbers: tuple[int, ...]
     pictures: tuple[PictureData, ...]
     """One for each number."""

@@ -28,7 +28,7 @@ class TextBlocks:
         self._budget = CharacterBudget()
         self._lines: list[str] = []
         self._headings: list[tuple[int, int, str]] = []
-        """Of each: its line, its level, its text."""
+        """The line, the level and the text of each."""
         self._was_item = False
         self._code_lines: list[str] = []
         """Those of `add_code_line` since the last other block."""

@@ -78,7 +78,7 @@ class DrafterFactory:
         self._lookup = LookupDrafter()
         """Prompt lookup is kept, because it has indexed the chat so far."""
         self._beliefs: dict[str, PairBeliefs] = {}
-        """By temperature class."""
+        """The beliefs by temperature class."""
         if load.measured is not None:
             for name, saved in load.measured.survival.items():
                 self._beliefs[name] = PairBeliefs.from_saved(saved, self._prior)

@@ -259,7 +259,7 @@ _FILE_ERRORS: Mapping[str, type[LocalspecError]] = {
     "picture": PictureError,
     "audio": AudioError,
 }
-"""By the kind that a message says."""
+"""The error about a file, by the kind that its message says."""
 
 
 def _name_file(header: Picture | Audio, error: UsageError) -> LocalspecError:
@@ -279,7 +279,7 @@ class SentPicture(Struct, frozen=True, eq=False):
     ref: PictureRef
     header: Picture | Audio
     items: Sequence[int | ImageRows]
-    n_samples: int = 0  # Of audio, at the projector's rate.
+    n_samples: int = 0  # Those of audio, at the projector's rate.
 
     @property
     def rows(self) -> list[ImageRows]:
@@ -361,7 +361,7 @@ class TowerSizes(Struct, frozen=True):
 
     n_layer: int
     n_embd: int
-    layer_parameters: int  # Of all layers.
+    layer_parameters: int  # The parameters of all layers together.
     patches_per_row: int
 
     @classmethod
@@ -398,7 +398,7 @@ class TowerSizes(Struct, frozen=True):
 
 _USUAL_PATCHES = 1024
 _AUDIO_POSITIONS = 1500
-"""Of 30 seconds, in a tower like Whisper's; a conformer has one for each row."""
+"""Positions of 30 seconds in a tower like Whisper's; a conformer has one a row."""
 
 
 def estimate_audio_row(header: Header, *, rows: int, n_threads: int) -> float | None:

@@ -28,7 +28,8 @@ from localspec.sanitize import sanitize
 from localspec.units import gib
 
 _GIB = 1 << 30
-_MOST_SYSTEM_BYTES = 4 * _GIB  # Of memory, for the operating system and its desktop.
+_MOST_SYSTEM_BYTES = 4 * _GIB
+"""The most memory that the operating system and its desktop take."""
 _MAX_NAME = 60  # Characters of a CPU's name that are shown.
 
 

@@ -116,7 +116,7 @@ NVLink (0.02), 34 on two RTX 3060 (0.00) and 30 on two R9700 (0.05).
 """
 _REQUEST_BYTES = 5000
 """Sent to another computer for each pass, beside 4 bytes per activation."""
-_HOST_MS = 0.8  # Of a round outside llama.cpp.
+_HOST_MS = 0.8  # The time of a round outside llama.cpp.
 _DRAFT_HOST_MS = (
     0.25  # The same of each draft token: a call, and waiting for its logits.
 )
@@ -147,9 +147,9 @@ class DeviceSpeed(Struct, frozen=True):
     bandwidth: float | None
     """Peak GB/s; None if unknown: then models on this device have no speed estimate."""
     efficiency: float = 0.75  # Share of the bandwidth reached.
-    fixed_ms: float = 0.0  # Of a pass, whatever the model size.
+    fixed_ms: float = 0.0  # The time of a pass, whatever the model size.
     kind: CurveKind = "gpu"
-    layer_ms: float = 0.0  # Of each layer.
+    layer_ms: float = 0.0  # The time of each layer beside reading.
     bf16_experts: float = 1.0
     """The share of the reading speed that experts in BF16 reach."""
     expert_launches: float = _OTHER_EXPERT_LAUNCHES
@@ -266,7 +266,7 @@ class HardwareSpeed(Struct, frozen=True):
     devices: tuple[Device, ...]  # Devices that layers can be offloaded to.
     nominal_speeds: Mapping[str, DeviceSpeed]  # By device name; the CPU under HOST.
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
-    """By device and weight type; the type "" applies to types not measured."""
+    """Speeds by device and weight type; the type "" applies to types not measured."""
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(
         default_factory=dict
     )
@@ -392,7 +392,7 @@ class PassReads(Struct, frozen=True):
     """What one token of a model reads."""
 
     shape: ModelShape
-    by_device: Mapping[str, DeviceReads]  # By device name; devices in use only.
+    by_device: Mapping[str, DeviceReads]  # Only devices in use, by their name.
     n_crossings: int = 0  # Between devices.
     n_layers: int = 1  # Of the whole model, or of a head's target.
     n_reductions: int = 0
@@ -627,7 +627,8 @@ class SpeedEstimate(Struct, frozen=True):
     calibrated: bool = False  # Based on passes measured on this machine.
     costs: SpeculationCosts | None = None
     t1_ms: float | None = None
-    reads: tuple[PassReads, PassReads | None] | None = None  # Of target and draft.
+    reads: tuple[PassReads, PassReads | None] | None = None
+    """What the target and the draft read."""
 
 
 def estimate_speed(
@@ -762,7 +763,7 @@ def _estimate_costs(
 
 class _ExpectedSpeedup(NamedTuple):
     factor: float
-    drafted_share: float  # Of the text.
+    drafted_share: float  # The share of the text that was drafted.
 
 
 def _expect_speedups(

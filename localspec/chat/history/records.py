@@ -39,7 +39,7 @@ from localspec.sanitize import sanitize
 
 _T = TypeVar("_T")
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
-"""Of an unpacked checkpoint: a damaged one must not fill the memory."""
+"""The most of an unpacked checkpoint: a damaged one must not fill the memory."""
 
 SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
 TURN_COLUMNS = (
