@@ -219,6 +219,8 @@ class LoadedModel(Struct, frozen=True):
     """A built-in template to use instead of the model's own."""
     draft_kind: str | None = None
     """A name of `draft_kinds.py`; None without a draft."""
+    draft_max: int = 0
+    """The most draft tokens of a round that it was loaded for; 0: unknown, or none."""
     sees: bool = False  # Whether it takes pictures, by a projector.
     hears: bool = False  # Whether it takes audio.
     max_picture_rows: int = 0  # About the tokens that a large picture takes.
@@ -252,6 +254,7 @@ class LoadedModel(Struct, frozen=True):
             spec=spec,
             spec_reason=spec_reason,
             draft_kind=draft_kind or None,
+            draft_max=int(ready.settings.get("draft_max") or 0),
         )
         if raw:
             return loaded

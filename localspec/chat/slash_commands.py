@@ -384,7 +384,27 @@ def _change_setting(session: ChatSession, name: str, value: str) -> CommandResul
     session.settings = session.with_setting(name, value)
     name = find_field(name).name
     when = "" if name == "show_thinking" else ", from the next answer on"
-    return CommandResult(f"{name}: {session.settings.format_value(name)}{when}.")
+    note = _describe_draft_limit(session) if name == "draft_max" else ""
+    value_text = session.settings.format_value(name)
+    return CommandResult(f"{name}: {value_text}{when}.{note}")
+
+
+def _describe_draft_limit(session: ChatSession) -> str:
+    """What is possible, if the model was loaded for shorter drafts than are asked for.
+
+    A hybrid has memory for 6 draft tokens, or for as many as were asked for when it
+    was loaded.
+    """
+    asked = session.settings.draft_length
+    loaded = session.loaded
+    if asked is None or loaded is None or not loaded.draft_max:
+        return ""
+    if asked <= loaded.draft_max:
+        return ""
+    return (
+        f" This model is loaded for at most {loaded.draft_max};"
+        " more is possible when it is loaded again."
+    )
 
 
 def _preset(session: ChatSession, argument: str) -> CommandResult:

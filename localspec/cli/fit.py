@@ -79,6 +79,7 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
     help="Kind of text that the speed is estimated for.",
 )
 @options.OFFLOAD
+@options.DRAFT_MAX
 @options.EXTRA_LOAD
 @global_options.JSON
 def command(ref: str, **given: Any) -> int:

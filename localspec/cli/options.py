@@ -233,6 +233,7 @@ def _render_group(group: OptionGroup) -> tuple[Option, ...]:
 OFFLOAD = _option_group(*(_render(OPTIONS[name]) for name in ("gpu_layers", "cpu_moe")))
 EXTRA_LOAD = _option_group(*(_render(option) for option in EXTRA_LOAD_OPTIONS))
 EXACT = _render(OPTIONS["exact"])
+DRAFT_MAX = _render(OPTIONS["draft_max"])
 EXTRA_SPECULATION = _option_group(
     *(_render(option) for option in EXTRA_SPECULATION_OPTIONS)
 )

@@ -395,10 +395,11 @@ def _run_chat(
     style = arguments.output_style
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
-        # The chat may have changed both.
+        # The chat may have changed them.
         changed: dict[str, Any] = {
             "ctx": session.settings.ctx,
             "exact": session.settings.exact,
+            "draft_max": session.settings.draft_length,
         }
         names_projector = arguments.options["image_model"] != launch.NO_PROJECTOR
         if session.pair.target != pair.target and names_projector:

@@ -264,7 +264,7 @@ _SPECULATION = (
     Option(
         "draft_max",
         whole(f"0 to {DRAFT_MAX}", 0, DRAFT_MAX, none="auto"),
-        f"Max draft tokens per round, 0 to {DRAFT_MAX}; of a model or head {MODEL_DRAFT_MAX}.  [default: 5]",
+        f"Max draft tokens per round, 0 to {DRAFT_MAX}; of a model or head {MODEL_DRAFT_MAX}, on a hybrid 6.  [default: 5]",
         title="max draft tokens",
         fills="draft_length",
     ),

@@ -107,6 +107,12 @@ class SettingsRequest(Struct, frozen=True):
     Then it is left out unless `pair suggest` would rank it before prompt lookup.
     """
     draft_note: str = ""  # A remark to show about the draft.
+    draft_length: int | None = None
+    """The most draft tokens of a round that were asked for; None: what is usual.
+
+    On a hybrid it is the longest copy: one of more than 6 tokens needs a checkpoint
+    and rows of logits.
+    """
     exact: bool = False
     skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
     keeps_file: bool = False
@@ -202,9 +208,14 @@ class SettingsAdvisor:
             load = self._make_attention_exact(request, best)
             best = self.estimate(load)
             note = _EXACT_NOTE.format(load.target_settings.kv_type)
+        chosen = _describe_settings(best, first)
+        if request.draft_length is not None:
+            longest = best.load.draft_max
+            if longest < request.draft_length:
+                chosen += f", drafts of up to {longest} tokens"
         return replace(
             best,
-            chosen=_describe_settings(best, first),
+            chosen=chosen,
             shortage=_describe_shortage(best, first),
             exact_note=note,
         )
@@ -458,8 +469,9 @@ class SettingsAdvisor:
             load = replace(load, snapshots=min(load.snapshots, _SNAPSHOTS[0]))
         if self.target.can_rollback:
             # A longer copy takes a checkpoint of 50 to 150 MiB, which may cost a
-            # quantisation: on 12 GB a 9B in Q8_0.
-            load = self._with_short_copies(load)
+            # quantisation: on 12 GB a 9B in Q8_0. So only a request has longer ones.
+            longest = max(load.snapshots, request.draft_length or 0)
+            load = replace(load, draft_max=min(load.draft_max, longest))
         n_target = request.n_gpu_layers
         if n_target is None:
             n_target = ALL_LAYERS
@@ -600,8 +612,9 @@ class SettingsAdvisor:
         loads = []
         if defaults.draft:
             loads.append(defaults)
-            if not self.target.can_rollback:  # Else they are short already.
-                loads.append(self._with_short_copies(defaults))
+            short = self._with_short_copies(defaults)
+            if short != defaults:
+                loads.append(short)
             if self.target.can_rollback:
                 for n in _SNAPSHOTS:
                     if n < defaults.snapshots:
@@ -615,10 +628,11 @@ class SettingsAdvisor:
                     yield with_settings(load, "draft", n_gpu_layers=0)
         plain = replace(defaults, draft=None)
         yield plain
+        short = self._with_short_copies(plain)
+        if short != plain:
+            yield short
         if self.target.can_rollback:
             yield replace(plain, draft_max=0, snapshots=0)
-        else:
-            yield self._with_short_copies(plain)
 
     def _with_short_copies(self, load: LoadCommand) -> LoadCommand:
         """Copies as long as a draft, which take fewer rows of logits and no checkpoint."""

@@ -87,6 +87,8 @@ class LoadOptions(Struct, frozen=True):
     """Keys in q8_0, values in f16: a CPU then computes every width alike."""
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
+    draft_length: int | None = None
+    """The most draft tokens of a round, for which a hybrid needs memory; None: 6."""
     image_model: str | None = None
     """The projector's file, or `none`; None: the one that was found for the target."""
     image_tokens: int | None = None
@@ -125,6 +127,7 @@ class LoadOptions(Struct, frozen=True):
             cpu_moe=self.cpu_moe,
             draft_n_gpu_layers=self.draft_gpu_layers,
             exact=self.exact,
+            draft_length=self.draft_length,
             skip_memory_check=self.anyway,
             can_skip_remote=self.can_skip_remote,
         )
@@ -260,6 +263,9 @@ def start_engine(
         about_projector = _projector_notice(plan)
         if about_projector is not None:
             notify(about_projector)
+        about_drafts = _draft_length_notice(request, plan)
+        if about_drafts is not None:
+            notify(about_drafts)
     missing_gpu = _missing_gpu_notice(load.target_settings)
     if missing_gpu is not None:
         notify(missing_gpu)
@@ -470,6 +476,19 @@ def _place_projector(
         if not found.device and not request.skip_memory_check:
             placed = None
     return replace(plan, load=replace(plan.load, projector=placed))
+
+
+def _draft_length_notice(request: SettingsRequest, plan: Plan) -> Notice | None:
+    """What is possible of the draft length that was asked for, where memory is short.
+
+    Longer copies need rows of logits and, on a hybrid, a checkpoint.
+    """
+    longest = plan.load.draft_max
+    if request.draft_length is None or request.draft_length <= longest:
+        return None
+    message = f"No room for drafts of {request.draft_length} tokens: at most {longest}."
+    hint = "Take a shorter context or a smaller model for longer ones."
+    return Notice("info", "draft-length", message, hint)
 
 
 def _projector_notice(plan: Plan) -> Notice | None:

@@ -81,7 +81,12 @@ class AppOptions(Struct):
             self.slow_motion = not self.slow_motion
 
     def build_load_request(
-        self, pair: ResolvedPair, *, exact: bool = False, ctx: int | None = None
+        self,
+        pair: ResolvedPair,
+        *,
+        exact: bool = False,
+        ctx: int | None = None,
+        draft_length: int | None = None,
     ) -> SettingsRequest:
         overrides = self.load_overrides.get(pair.files, WhatIf())
         options = replace(
@@ -89,6 +94,7 @@ class AppOptions(Struct):
             ctx=ctx or overrides.ctx,
             kv=overrides.kv,
             exact=exact,
+            draft_length=draft_length,
             anyway=pair.files in self.force_load,
         )
         spec = "auto"  # The chat can change to a drafter that needs no draft model.

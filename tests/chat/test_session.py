@@ -13,7 +13,7 @@ from localspec.chat.answer import AnswerDelta
 from localspec.chat.argument_completion import complete_path
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.slash_commands import CommandCall, change_session, parse
 from localspec.documents.reading import parse_file_request, read_file
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
@@ -210,6 +210,18 @@ def test_leaving_in_the_middle_keeps_what_came(history: ChatHistory) -> None:
     stored = history.load_chat(history.find_last_id()).conversation.turns
     assert [(turn.answer, turn.finish_reason) for turn in stored] == [("a", None)]
     assert stored == talk.session.conversation.turns and talk.session.is_interrupted
+
+
+def test_a_draft_length_beyond_what_was_loaded_for_says_what_is_possible(
+    history: ChatHistory,
+) -> None:
+    talk = Talk(history)
+    loaded = ready()
+    loaded.settings["draft_max"] = 6
+    talk.session.loaded = LoadedModel.from_ready(loaded)
+
+    assert "at most" not in talk.type("/spec 6")
+    assert "loaded for at most 6" in talk.type("/spec 32")
 
 
 def test_a_draft_length_turns_speculation_on_nonsense_nothing(

@@ -266,6 +266,49 @@ def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> No
     assert 1.4 * GIB < longer_drafts.total - plan.total < 1.7 * GIB
 
 
+HYBRID = "qwen3.8-27b+lookup"
+
+
+def test_a_hybrid_copies_as_many_tokens_as_were_asked_for() -> None:
+    """A checkpoint of 150 MiB and 26 rows of logits more than usual, 26 MiB."""
+    card = machine("RTX 3090")
+
+    usual = advise(HYBRID, card, draft=False)
+    longer = advise(HYBRID, card, draft=False, draft_length=32)
+
+    assert usual.load.draft_max == 6
+    assert (longer.load.draft_max, longer.load.snapshots) == (32, 6)
+    assert longer.verdict == "fits"
+    same_context = advisor(HYBRID, card).estimate(
+        replace(longer.load, draft_max=usual.load.draft_max)
+    )
+    assert 150 * MIB < longer.total - same_context.total < 240 * MIB
+
+
+def test_fewer_draft_tokens_than_a_hybrid_keeps_states_for_change_nothing() -> None:
+    usual = advise(HYBRID, machine("RTX 3090"), draft=False)
+
+    fewer = advise(HYBRID, machine("RTX 3090"), draft=False, draft_length=3)
+
+    assert fewer.load == usual.load
+
+
+def test_a_hybrid_without_room_for_long_copies_says_how_long_they_are() -> None:
+    """Of a card with room for the usual settings, and 100 MiB more."""
+    asked = request(draft=False, ctx=8192, kv="f16")
+    usual = advise(HYBRID, machine("RTX 3090"), ctx=8192, kv="f16", draft=False)
+    (fit,) = usual.device_fits
+    card = replace(fit.device, total=fit.device.total, free=fit.needed + fit.reserve)
+    card = replace(card, free=(card.free or 0) + 100 * MIB)
+    settings = advisor(HYBRID, shapes.machine(card, cpu=shapes.CPU))
+
+    plan = settings.advise(replace(asked, draft_length=62))
+
+    assert plan.verdict == "fits"
+    assert plan.load.draft_max == 6
+    assert "drafts of up to 6 tokens" in plan.chosen
+
+
 def test_two_cards_share_a_mixture_by_bytes() -> None:
     """The layers without experts are small.
 

@@ -50,6 +50,32 @@ def test_what_seems_not_to_fit_can_be_loaded(
     assert plan.verdict == "no"
 
 
+def test_a_draft_length_that_has_no_room_is_said(zoo: Zoo) -> None:
+    request = SettingsRequest(LoadCommand(str(zoo["hybrid"])), draft_length=62)
+    plan = launch.choose_settings(request)
+    assert plan is not None
+    assert plan.load.draft_max == 62
+    assert start._draft_length_notice(request, plan) is None
+    shorter = replace(plan, load=replace(plan.load, draft_max=6))
+
+    notice = start._draft_length_notice(request, shorter)
+
+    assert notice is not None
+    assert notice.message == "No room for drafts of 62 tokens: at most 6."
+
+
+@pytest.mark.parametrize(("asked", "loaded_for"), [(None, 6), (40, 40)])
+def test_a_hybrid_drafts_as_many_tokens_as_it_is_loaded_for(
+    zoo: Zoo, asked: int | None, loaded_for: int
+) -> None:
+    load = LoadCommand(str(zoo["hybrid"]), target_settings=ContextSettings(n_ctx=256))
+
+    engine = start.start_engine(SettingsRequest(load, draft_length=asked))
+
+    with closing(engine):
+        assert engine.ready.settings["draft_max"] == loaded_for
+
+
 def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     request = SettingsRequest(LoadCommand(str(zoo["target"])))

@@ -241,7 +241,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._load_key = session.load_key
         self.transcript.clear_error()
         request = self.options.build_load_request(
-            session.pair, exact=session.settings.exact, ctx=session.settings.ctx
+            session.pair,
+            exact=session.settings.exact,
+            ctx=session.settings.ctx,
+            draft_length=session.settings.draft_length,
         )
         self.runner.load(session.keep_model_file(request), self.post_message)
         self.draw()
