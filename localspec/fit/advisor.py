@@ -210,8 +210,9 @@ class SettingsAdvisor:
             note = _EXACT_NOTE.format(load.target_settings.kv_type)
         chosen = _describe_settings(best, first)
         if request.draft_length is not None:
-            longest = best.load.draft_max
-            if longest < request.draft_length:
+            # On a hybrid it takes memory; elsewhere only a lack of it is worth saying.
+            longest = min(best.load.draft_max, request.draft_length)
+            if self.target.can_rollback or longest < request.draft_length:
                 chosen += f", drafts of up to {longest} tokens"
         return replace(
             best,

@@ -266,6 +266,7 @@ def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
             "gpu_layers": target_settings.n_gpu_layers,
             "draft_gpu_layers": plan.load.draft_settings.n_gpu_layers,
             "cpu_moe": target_settings.cpu_moe,
+            "draft_max": plan.load.draft_max,
         },
         "devices": [_device_to_json(device_fit) for device_fit in plan.device_fits],
         "host": _device_to_json(plan.host),

@@ -43,6 +43,18 @@ def test_experts_in_ram_are_a_setting() -> None:
     assert found["settings"]["cpu_moe"] == 0 and found["draft"] is None
 
 
+def test_longer_copies_of_a_hybrid_are_counted_if_they_are_asked_for() -> None:
+    subject = ("qwen3.8-27b+lookup", "--gpu", "RTX 3090")
+
+    usual = document(*subject)
+    longer = document(*subject, "--draft-max", "32")
+
+    assert usual["settings"]["draft_max"] == 6
+    assert longer["settings"]["draft_max"] == 32
+    assert longer["devices"][0]["total"] > usual["devices"][0]["total"]
+    assert "drafts of up to 32 tokens" in longer["why"]
+
+
 def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     done = localspec(
         "fit", "llama-3.3-70b", "--gpu", "RTX 4060", "--ctx", "8192", env=OFFLINE
