@@ -23,7 +23,12 @@ from localspec.chat.conversation import (
     build_asked,
 )
 from localspec.chat.settings import LoadedModel
-from localspec.chat.tool_loop import CallHost, CallRunner, ToolFrontEnd
+from localspec.chat.tool_loop import (
+    CallHost,
+    CallProgress,
+    CallRunner,
+    ToolFrontEnd,
+)
 from localspec.chat.tool_results import cut_results
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, sight
@@ -65,6 +70,8 @@ class ToolSteps:
         self._picture_paths: dict[str, str] = {}
         """The files of the pictures in results, by the pictures' SHA-256."""
         self._n_calls = 0
+        self._progress = CallProgress(toolbox, front_end)
+        """The calls of the step that is being written."""
         self._sees = False
         """Whether the model reads pictures; `begin_answer` sets it."""
         self._markers: tuple[str, str] | None = None
@@ -107,7 +114,12 @@ class ToolSteps:
         answer = GeneratedAnswer(turn, loaded.thinking_markers)
         answer.continue_from(self._step_answers)
         answer.offer_tools(loaded.tool_format, self._toolbox.schemas())
+        self._progress = CallProgress(self._toolbox, self._front_end)
         return answer
+
+    def show_progress(self, answer: GeneratedAnswer) -> None:
+        """Show the calls that the model writes, after an event of the answer."""
+        self._progress.show(answer)
 
     def all_messages(self, last: Turn) -> tuple[ChatMessage, ...]:
         """What the answer adds to the caller's messages; `last` is its last step."""

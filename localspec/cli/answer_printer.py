@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import click
@@ -110,9 +110,16 @@ class AnswerPrinter:
         self.answer = GeneratedAnswer()
         """The last step of the answer."""
         self._has_tools = False
+        self.clear_progress: Callable[[], None] = lambda: None
+        """Removes a line that is redrawn on stderr, before text is printed."""
         self._calls: tuple[AnswerCall, ...] = ()
         for notice in ready.notices:
             self._print_notice(notice)
+
+    @property
+    def prints_calls(self) -> bool:
+        """Whether the text is printed token by token, with the calls in it."""
+        return self._mark_tokens and not self._as_json
 
     def begin_step(self, answer: GeneratedAnswer) -> None:
         """Begin an answer that is offered tools, or go on with it after calls.
@@ -140,6 +147,8 @@ class AnswerPrinter:
             text = sanitize(text)
         else:
             text = _answer_text(event, self._style, mark_tokens=self._mark_tokens)
+        if text:
+            self.clear_progress()
         if text and self._markdown_writer is not None:
             self._markdown_writer.write(StyledText(text))
             sys.stdout.flush()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -586,7 +587,9 @@ def _make_front_end(
 
     kind = ToolCallPrinter if _can_ask(arguments) else CallRefuser
     hooks = CallHooks(start_new_line=printer.end_line, record=record)
-    return kind(arguments.output_style, hooks)
+    front_end = kind(arguments.output_style, hooks)
+    printer.clear_progress = front_end.end_progress
+    return front_end
 
 
 def _add_media(
@@ -606,6 +609,10 @@ def _add_media(
 def _count_prompt(engine: launch.Engine, request: GenerateCommand) -> CountResult:
     command = CountCommand(messages=request.messages, template=request.template)
     return engine.count(command)
+
+
+def _show_nothing() -> None:
+    """For an answer whose calls are printed with its text, or that has none."""
 
 
 class _PromptStream:
@@ -631,7 +638,7 @@ class _PromptStream:
 
     def answer(self) -> bool:
         """Whether the answer was not stopped by Ctrl+C."""
-        return self._stream(self._build(""))
+        return self._stream(self._build(""), _show_nothing)
 
     def answer_in_steps(self, steps: ToolSteps) -> bool:
         """As `answer`, with calls of tools between the steps."""
@@ -647,14 +654,20 @@ class _PromptStream:
             answer = steps.begin_answer(len(request.messages), self._loaded)
             self._printer.begin_step(answer)
             request = steps.add_messages(self._engine, request, self._loaded)
-            if not self._stream(request):
+            show_progress: Callable[[], None] = partial(steps.show_progress, answer)
+            if self._printer.prints_calls:
+                show_progress = _show_nothing
+            if not self._stream(request, show_progress):
                 return False
             with terminal.stop_on_interrupt(stop.set):
                 has_more = steps.run_calls(answer, stop)
         self._printer.add_calls(steps.calls)
         return not steps.is_stopped
 
-    def _stream(self, request: GenerateCommand) -> bool:
+    def _stream(
+        self, request: GenerateCommand, show_progress: Callable[[], None]
+    ) -> bool:
+        """`show_progress` shows the calls that are written, after each event."""
         engine = self._engine
         printer = self._printer
         self.requests.append(request)
@@ -669,6 +682,7 @@ class _PromptStream:
                     else:
                         stats.add(event)
                         self._show(event)
+                    show_progress()
                     check_answer(
                         engine, event, lambda: interrupt.pressed_at is not None
                     )
@@ -676,6 +690,7 @@ class _PromptStream:
                 error.said = printer.answer.text
                 raise
             finally:
+                printer.clear_progress()
                 printer.end_line()
                 if end is not None:
                     # What the engine has measured follows the end of the answer.

@@ -118,6 +118,29 @@ def test_a_complete_call_runs_also_if_the_limit_of_tokens_comes_behind_it() -> N
     assert asker.results == ["3"]
 
 
+def test_a_call_is_shown_while_it_is_written() -> None:
+    asker = Asker(ADD)
+    loaded = LoadedModel.from_ready(asker.engine.ready)
+    begun = asker.steps.begin_answer(1, loaded)
+    for event in answer(pieces(ADD)):
+        begun.add(event)
+        asker.steps.show_progress(begun)
+    assert asker.person.phases == ["writing"]
+    arguments = [state.request.arguments_text for state in asker.person.states]
+    assert arguments[-1] == '{"a": 1, "b": 2}'
+    assert len(arguments[0]) < len(arguments[-1])
+
+
+def test_a_call_that_is_cut_is_shown_as_stopped() -> None:
+    asker = Asker(ADD)
+    loaded = LoadedModel.from_ready(asker.engine.ready)
+    begun = asker.steps.begin_answer(1, loaded)
+    for event in answer(pieces(ADD[:-20]), reason="length"):
+        begun.add(event)
+        asker.steps.show_progress(begun)
+    assert asker.person.phases == ["writing", "stopped"]
+
+
 def test_five_steps_have_all_results_in_order() -> None:
     adds = [write_call("fake_add", a=n, b=n) for n in range(5)]
     asker = Asker(*adds, "Done.")

@@ -153,6 +153,8 @@ def test_on_a_terminal_the_person_is_asked(zoo: Zoo, folder: Path) -> None:
     arguments = (*ASKED, "--folder", folder, "--spec", "lookup")
     with Dialogue("run", zoo["reader"], *arguments) as terminal:
         question = terminal.until("say why:")
+        written, _, question = question.partition("The model asks")
+        assert "folder.read" in written, "shown while it is written"
         assert "path: tea" in question
         assert str(folder) in question
         terminal.type("o\r")
