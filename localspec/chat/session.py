@@ -687,7 +687,7 @@ class ChatSession:
                 message = "The model asked for more calls than one answer may have."
                 self._notices.append(Notice("warning", "too-many-calls", message))
                 return
-            results = self._run_calls(calls, front_end, n_left)
+            results = self._run_calls(calls, front_end, n_left=n_left)
             n_left -= len(calls)
             self._begin_tool_step(answering.engine, results)
             front_end.begin_turn(self.conversation.turns[-1])
@@ -711,7 +711,10 @@ class ChatSession:
             if offers:
                 offered = self.toolbox.to_json()
         options = RequestOptions(
-            self.settings, self.loaded, answering.probabilities, offered
+            self.settings,
+            self.loaded,
+            probabilities=answering.probabilities,
+            tools=offered,
         )
         # While a tool is asked about or runs, a stop is none of the engine's.
         self._engine = answering.engine
@@ -746,7 +749,7 @@ class ChatSession:
             self._engine = None
 
     def _run_calls(
-        self, calls: Sequence[ToolCall], front_end: ToolFrontEnd, n_left: int
+        self, calls: Sequence[ToolCall], front_end: ToolFrontEnd, *, n_left: int
     ) -> tuple[CallResult, ...]:
         """The results of an answer's calls, of which at most `n_left` run."""
         assert self.toolbox is not None

@@ -356,7 +356,7 @@ class _FolderWalk:
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """In a child that is a folder and no link. Raises OSError."""
+        """Go into a child that is a folder and no link. Raises OSError."""
         self.enter_child(name)
         try:
             yield

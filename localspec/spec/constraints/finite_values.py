@@ -31,7 +31,7 @@ def has_finite_value(schema: Any) -> bool:
 
 
 def have_all_finite_values(schema: Any) -> bool:
-    """Whether that is so of each of the parts that the schema uses, too."""
+    """Whether a finite value satisfies each part that the schema uses, and the schema."""
     parts = _FiniteParts(schema)
     return all(map(parts.is_finite, parts.all))
 
@@ -49,7 +49,7 @@ class _FiniteParts:
         self._finite: set[int] = set()
         self._budget = WorkBudget(_MAX_STEPS)
         self.all: list[dict[str, Any]] = []
-        """Each part behind one that leads to it."""
+        """All parts; each one stands behind a part that leads to it."""
         self._is_complete = True
         try:
             self._collect(root)
@@ -58,7 +58,10 @@ class _FiniteParts:
             self._is_complete = False
 
     def is_finite(self, part: Any) -> bool:
-        """Also what is no schema: it is refused elsewhere."""
+        """Whether a finite value satisfies a part.
+
+        What is no schema counts as satisfied: it is refused elsewhere.
+        """
         if not self._is_complete or not isinstance(part, dict):
             return True
         return id(part) in self._finite
@@ -105,7 +108,10 @@ class _FiniteParts:
                     is_changed = True
 
     def _has_finite_value(self, part: dict[str, Any]) -> bool:
-        """By what is known so far."""
+        """Whether a finite value satisfies a part, by the parts that are marked so far.
+
+        A list of itself has one, the empty list, unless `minItems` asks for an item.
+        """
         if "enum" in part or "const" in part:
             return True
         if "$ref" in part and not self.is_finite(self._find_target(part)):
@@ -131,5 +137,8 @@ class _FiniteParts:
 
 
 def _read_list(part: dict[str, Any], key: str) -> list[Any]:
+    """The list under a key; empty if there is none."""
     value = part.get(key)
-    return value if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return value
