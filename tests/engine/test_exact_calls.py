@@ -313,3 +313,55 @@ def test_a_model_that_calls_nothing_prepares_nothing(tmp_path: Path) -> None:
     load = LoadCommand(str(path), expects_tools=True)
     with closing(Session(load)) as session:
         assert list(session.measure_when_idle()) == []
+
+
+KIMI = """\
+{%- macro open_tag(tag) -%}{{- '<|open|>' + tag -}}{{- '<|sep|>' -}}{%- endmacro -%}
+{%- macro close_tag(tag) -%}{{- '<|close|>' + tag + '<|sep|>' -}}{%- endmacro -%}
+{%- macro type_of(value) -%}
+{%- if value is boolean -%}boolean{%- elif value is none -%}null
+{%- elif value is number -%}number{%- elif value is string -%}string
+{%- elif value is mapping -%}object{%- else -%}array{%- endif -%}
+{%- endmacro -%}
+{%- if tools %}{{- open_tag('message role="system"') + (tools | tojson) + close_tag('message') }}{% endif %}
+{%- for m in messages %}
+{{- open_tag('message role="' + m.role + '"') }}
+{%- if m.role == 'assistant' %}
+{{- open_tag('response') + m.content + close_tag('response') }}
+{%- if m.tool_calls %}
+{{- open_tag('tools') }}
+{%- for call in m.tool_calls %}
+{{- open_tag('call tool="' + call.function.name + '" index="' + loop.index | string + '"') }}
+{%- for key, value in call.function.arguments.items() %}
+{{- open_tag('argument key="' + key + '" type="' + type_of(value) + '"') }}
+{{- value if value is string else value | tojson }}
+{{- close_tag('argument') }}
+{%- endfor %}
+{{- close_tag('call') }}
+{%- endfor %}
+{{- close_tag('tools') }}
+{%- endif %}
+{%- else %}{{- m.content }}{% endif %}
+{{- close_tag('message') }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- open_tag('message role="assistant"') + open_tag('think') }}
+{%- endif %}"""
+
+
+def test_a_call_in_a_section_behind_the_response_is_exact(tmp_path: Path) -> None:
+    """As Kimi K3's, whose mark begins as the header of a section does."""
+    before = ("Hm.", "<|close|>think<|sep|>", "<|open|>response<|sep|>", "I", "▁look.")
+    mark = ("<|close|>response<|sep|>", "<|open|>", "tools", "<|sep|>")
+    model = tinygguf.parrot(
+        (*before, *mark, "sunny"), n_ctx=4096, controls=CHAT_CONTROLS
+    )
+    path = replace(model, template=KIMI).write(tmp_path / "made.gguf")
+    with loaded(path, path, ROOMY) as session:
+        chat = session.ready.settings["chat"]
+        assert (chat["tools"], chat["exact_calls"]) == ("kimi3", True)
+        plain = ask(session, spec="off")
+        assert '<|open|>tools<|sep|><|open|>call tool="weather" index="' in plain.text
+        assert "Rome<|close|>argument<|sep|>" in plain.text
+        for spec in SPECS:
+            assert ask(session, spec=spec).text == plain.text

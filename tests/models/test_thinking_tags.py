@@ -455,3 +455,45 @@ def test_what_no_header_can_hold_is_never_lost(
     text = "".join(data.draw(st.lists(st.sampled_from(pieces), max_size=14)))
     shown = shown_text(split_thinking(text, tags, inside))
     assert shown.count("{") == text.count("{")
+
+
+KIMI_TAGS = ("<|open|>think<|sep|>", "<|close|>think<|sep|>")
+KIMI_ANSWER = (
+    "A plan.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>"
+)
+KIMI_CALL = (
+    '<|open|>tools<|sep|><|open|>call tool="now" index="1"<|sep|>'
+    "<|close|>call<|sep|><|close|>tools<|sep|>"
+)
+KIMI_END = "<|close|>message<|sep|>"
+
+
+def test_kimi_k3_is_recognised_by_its_macro() -> None:
+    source = "{%- macro open_tag(tag) -%}{{- '<|open|>' + tag -}}{%- endmacro -%}"
+    assert thinking_tags.detect_tags(source) == KIMI_TAGS
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 500])
+def test_an_answer_of_kimi_k3_is_split_however_it_is_cut(n: int) -> None:
+    text = KIMI_ANSWER + KIMI_CALL + KIMI_END
+    parser = make_parser(KIMI_TAGS, starts_in_thinking=True)
+    parts = []
+    for at in range(0, len(text), n):
+        parts += parser.feed(text[at : at + n])
+    parts += parser.flush()
+
+    thinking, answer = merge_parts(parts)
+
+    assert (thinking.is_thinking, thinking.text) == (True, "A plan.")
+    assert (answer.is_thinking, answer.text) == (False, f"Yes.{KIMI_CALL}")
+
+
+def test_an_answer_of_kimi_k3_without_thinking_is_no_thinking() -> None:
+    (answer,) = split_thinking("Yes.<|close|>response<|sep|>", KIMI_TAGS)
+    assert (answer.is_thinking, answer.text) == (False, "Yes.")
+
+
+def test_thinking_of_kimi_k3_may_end_with_its_response() -> None:
+    text = "A plan.<|open|>response<|sep|>Yes."
+    thinking, answer = split_thinking(text, KIMI_TAGS, starts_in_thinking=True)
+    assert (thinking.text, answer.text) == ("A plan.", "Yes.")

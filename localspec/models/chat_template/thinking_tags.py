@@ -25,6 +25,10 @@ class ThinkingTags(NamedTuple):
 
 _TAGS_BY_SIGN: tuple[tuple[str, ThinkingTags], ...] = (
     # A string in the template's source, and its tags; the first match applies.
+    (
+        "{{- '<|open|>' + tag -}}",
+        ThinkingTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ),
     ("<|channel|>analysis", ThinkingTags("<|channel|>analysis<|message|>", "<|end|>")),
     ("<|channel>thought", ThinkingTags("<|channel>thought\n", "<channel|>")),
     ("</seed:think>", ThinkingTags("<seed:think>", "</seed:think>")),
@@ -47,6 +51,7 @@ _TAGS_BY_SIGN: tuple[tuple[str, ThinkingTags], ...] = (
 _ANSWER_PREFIXES = {
     "<|channel|>analysis<|message|>": "<|start|>assistant<|channel|>final<|message|>",
     "<|think|>": "<|begin|>assistant<|content|>",
+    "<|open|>think<|sep|>": "<|open|>response<|sep|>",
 }
 """The text between a thinking part and the answer, by opening tag."""
 _DIRECT_ANSWER_PREFIXES = {
@@ -635,6 +640,43 @@ class SolarParser(MessageParser):
         return None if is_begun else _NO_HEADER
 
 
+class KimiParser(MessageParser):
+    """Kimi K3: `<|open|>think<|sep|>…<|close|>think<|sep|><|open|>response<|sep|>…`.
+
+    The prompt opens the thinking, or the response. Calls follow the response; they are
+    no message here, so `ToolCallParser` gets them as they are.
+    """
+
+    _ENDS = (
+        "<|close|>think<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+    )
+    _HEADER_MARKERS = ("<|open|>think<|sep|>", "<|open|>response<|sep|>")
+    _MARKER = re.compile(
+        r"<\|close\|>(?:think|response|message)<\|sep\|>"
+        r"|<\|open\|>(?:think|response)<\|sep\|>"
+    )
+    _HEADERS = _HEADER_MARKERS
+
+    def __init__(
+        self, starts_in_thinking: bool = False, *, is_model: bool = True
+    ) -> None:
+        super().__init__(starts_in_thinking, is_model=is_model)
+        if not starts_in_thinking:
+            self.kind = "answer"
+
+    def _parse_header(self, text: str, *, is_expected: bool) -> _MessageHeader | None:
+        begun = text.lstrip()
+        n_space = len(text) - len(begun)
+        for header in self._HEADERS:
+            if begun.startswith(header):
+                kind: TextKind = "thinking" if "think" in header else "answer"
+                return _MessageHeader(n_space + len(header), kind)
+        is_begun = any(header.startswith(begun) for header in self._HEADERS)
+        return None if is_begun else _NO_HEADER
+
+
 def has_messages(tags: tuple[str, str]) -> bool:
     """Whether an answer is a sequence of messages, which `MessageParser` splits."""
     return _find_message_parser(tags) is not None
@@ -645,6 +687,8 @@ def _find_message_parser(tags: tuple[str, str]) -> type[MessageParser] | None:
         return HarmonyParser
     if tags[0] == "<|think|>":
         return SolarParser
+    if tags[0] == "<|open|>think<|sep|>":
+        return KimiParser
     return None
 
 

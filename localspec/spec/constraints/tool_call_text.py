@@ -196,7 +196,8 @@ class TextBetweenCalls:
         """Whether a mark opens a call where the parser is."""
         if self._calls.place == "header":
             return parser is not None and parser.kind == "header"
-        return parser is None or parser.kind == "answer"
+        # What may become a header becomes a mark of Kimi K3: `<|open|>tools<|sep|>`.
+        return parser is None or parser.kind in ("answer", "header")
 
     @property
     def is_free(self) -> bool:
