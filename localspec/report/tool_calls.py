@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -51,8 +52,19 @@ _MAX_SUMMARY = 400  # Characters of the arguments, in one line.
 _MAX_RESULT_LINE = 400
 _MAX_NAME = 100
 _MAX_DESCRIPTION = 200
-_VISIBLE_CONTROLS = "\n\t\u200c\u200d"
-"""Line feed, tab, and the two joiners of Arabic, Indian scripts and emoji."""
+_VISIBLE_CONTROLS = "\n\t"
+_MODIFIERS = "\u200c\u200d\ufe0e\ufe0f"
+"""The two joiners of Arabic, Indian scripts and emoji, and the two forms of emoji.
+
+Each changes the look of the character before it, unless that is ASCII or one of them.
+There it is invisible, and many of them in a row are a message that nobody sees.
+"""
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+"""Fillers and selectors of variants, which are letters or marks to Unicode."""
+_MAY_BE_UNSEEN = re.compile(f"[{_MODIFIERS}]|{_INVISIBLE.pattern}")
 
 
 class CallLook(Struct, frozen=True):
@@ -74,16 +86,33 @@ def show_exactly(text: str) -> str:
 
     `a\\x1b[2Kb` becomes `a\\u001b[2Kb`: an erased line would hide what runs.
     """
-    if text.isprintable():
+    if text.isprintable() and not _MAY_BE_UNSEEN.search(text):
         return text
-    return "".join(map(_spell_out, text))
+    pieces: list[str] = []
+    before = " "
+    for character in text:
+        if _is_seen(character, before):
+            pieces.append(character)
+        else:
+            pieces.append(_spell_out(character))
+        before = character
+    return "".join(pieces)
+
+
+def _is_seen(character: str, before: str) -> bool:
+    """Whether a character can be seen behind the one before it."""
+    if character in _MODIFIERS:
+        if before in _MODIFIERS:
+            return before == "\ufe0f" and character == "\u200d"  # As in some emoji.
+        return not before.isascii()
+    if _INVISIBLE.match(character):
+        return False
+    if character.isprintable() or character in _VISIBLE_CONTROLS:
+        return True
+    return unicodedata.category(character) == "Zs"  # A blank of any width.
 
 
 def _spell_out(character: str) -> str:
-    if character.isprintable() or character in _VISIBLE_CONTROLS:
-        return character
-    if unicodedata.category(character) == "Zs":
-        return character  # A blank of any width.
     code = ord(character)
     if code <= 0xFFFF:
         return f"\\u{code:04x}"

@@ -2,6 +2,7 @@
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -51,6 +52,36 @@ def test_no_invisible_character_is_left_in_what_is_allowed(text: str) -> None:
     for character in show_exactly(text):
         is_kept = character in f"\n\t{JOINERS}"
         assert is_kept or unicodedata.category(character) not in INVISIBLE
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "\u200c\u200d\u200c",  # Joiners, as bits of a message.
+        "\ufe0f\ufe0e",
+        "\U000e0100\U000e01ef",  # Selectors of variants, as bytes of one.
+        "\ufe00\ufe0d",
+        "\u034f",
+        "\u3164\uffa0\u115f\u2800",  # Letters that are blank.
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("before", ["", "a", "\n"], ids=ascii)
+def test_no_message_hides_in_characters_without_a_look(
+    before: str, hidden: str
+) -> None:
+    shown = show_exactly(f"https://example.org/{before}{hidden}z")
+    assert not set(shown) & set(hidden)
+    assert shown.count("\\") == len(hidden)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["می\u200cخواهم", "क्\u200dष", "\u2764\ufe0f\u200d\U0001f525", "☀\ufe0f", "e\u0301"],
+    ids=ascii,
+)
+def test_characters_that_change_the_look_of_others_stay(text: str) -> None:
+    assert show_exactly(text) == text
 
 
 def test_an_argument_is_a_text_or_json() -> None:
