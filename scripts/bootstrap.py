@@ -74,7 +74,7 @@ def python_for(*extras: str, venv: Venv | None = None) -> str:
                 if not is_ready(venv, extras):
                     install(venv, extras)
     except KeyboardInterrupt as stopped:
-        say("interrupted; the next run resumes the installation")
+        say("interrupted; the next run begins the installation again")
         raise SystemExit(*stopped.args or (130,)) from None
     except OSError as problem:
         if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

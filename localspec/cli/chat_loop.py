@@ -165,7 +165,8 @@ class ChatLoop:
         self._loaded_key = session.load_key
         session.attach_engine(engine, raw=options.raw, template=options.template)
         self._write_event(engine.ready)
-        self._print_notices(engine.ready.notices)
+        if not options.quiet:
+            self._print_notices(engine.ready.notices)
         return engine
 
     def _close_engine(self) -> None:

@@ -306,7 +306,7 @@ def _show_documents(files: _PromptFiles) -> None:
     for scan in files.scans:
         pages = count(len(scan.pictures), "page")
         terminal.notify(
-            f"{scan.name} has no text: the model gets {pages} of it as pictures."
+            f"{scan.name} has no text: a model that sees gets {pages} of it."
         )
     for document in files.documents:
         n_bytes = len(document.text.encode("utf-8", "replace"))
@@ -462,6 +462,11 @@ def _run_once(
     arguments: RunArguments,
 ) -> int:
     if not arguments.tool_arguments.are_named:
+        if arguments.allow:
+            raise UsageError(
+                "--allow names a tool, but no tools are offered.",
+                "Offer some: --folder DIR, or --tools SERVER.",
+            )
         return _answer_prompt(pair, prompt, events_file, arguments, toolbox=None)
     toolbox = open_toolbox(arguments.tool_arguments)
     try:

@@ -555,7 +555,7 @@ def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
 def _check_endpoint(value: str) -> Finding:
     value = network_errors.trim_address(value)
     if not value:
-        return ok("endpoint", "downloads from huggingface.co")
+        return ok("endpoint", "downloads come from huggingface.co (not tried now)")
     if not network_errors.is_web_address(value):
         fix = "unset HF_ENDPOINT, or set it to an address like https://hub.example"
         return problem("endpoint-wrong", "HF_ENDPOINT is not a URL", fix)

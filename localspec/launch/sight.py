@@ -154,7 +154,7 @@ def add_seeing_models(hint: str) -> str:
     names = find_seeing_models()
     if not names:
         return hint
-    return f"{hint} Or use a model that sees: {', '.join(names)}."
+    return f"{hint.rstrip('.')}, or use a model that sees: {', '.join(names)}."
 
 
 def _is_listed_as(reference: str, sense: Sense) -> bool:

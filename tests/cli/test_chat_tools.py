@@ -143,3 +143,12 @@ def test_what_is_typed_ahead_allows_nothing(chat: Dialogue) -> None:
     chat.type("n\r")
     rest = chat.until("\n> ")
     assert "refused" in rest
+
+
+def test_an_answer_that_was_stopped_at_its_question_has_statistics(
+    chat: Dialogue,
+) -> None:
+    ask(chat)
+    chat.press(CTRL_C)
+    chat.until("\n> ")
+    assert "seed" in chat.line("/stats")

@@ -160,3 +160,10 @@ def test_on_a_terminal_the_person_is_asked(zoo: Zoo, folder: Path) -> None:
         terminal.type("o\r")
         terminal.until(RESULT_TEXT)
         assert terminal.end() == 0
+
+
+def test_to_allow_a_tool_where_none_is_offered_is_an_error(zoo: Zoo) -> None:
+    done = run(zoo, "--allow", "folder")
+    assert done.code == 2
+    assert "no tools are offered" in done.err
+    assert "--folder DIR" in done.err

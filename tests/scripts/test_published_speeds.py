@@ -26,7 +26,7 @@ def summaries() -> dict[str, GroupSummary]:
 
 def limits(name: str) -> tuple[float, float]:
     """Between which the median of a group is to be."""
-    if name in _OF_RAM:
+    if name in _OF_RAM or name == _LITTLE_KNOWN:
         return 0.8, 1.25
     if name.startswith("intel"):
         return 0.8, 1.3  # Two sources, of which one has builds from before a change.

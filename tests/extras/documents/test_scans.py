@@ -519,7 +519,7 @@ def test_run_sends_the_pages_and_says_so(vision: VisionFiles, file: Path) -> Non
     done = run(vision.model, *sight, "--json", "--file", f"{file} pages 1-2")
 
     assert (done.code, done.err.count("\n")) == (0, 2)
-    assert "scan.pdf has no text: the model gets 2 pages of it as pictures." in done.err
+    assert "scan.pdf has no text: a model that sees gets 2 pages of it." in done.err
     n_more = done.document["prompt_tokens"] - plain.document["prompt_tokens"]
     assert f"The pictures take {n_more} tokens." in done.err
 
