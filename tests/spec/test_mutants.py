@@ -58,7 +58,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> No
 
 COLD = "__import__('msgspec').structs.replace(self._inputs.sampling, temperature=1.0)"
 TOSSED = "__import__('msgspec').structs.replace(self._sampling, xtc_probability=i % 2)"
-GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
+GENERATOR = "np.random.Generator(np.random.PCG64(key))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
 TEMPERED = replace(PLAIN, temperature=0.5)
 
