@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from localspec.chat.conversation import PictureAttachment
+from localspec.chat.pictures import PictureLoader
 from localspec.chat.session import ChatSession
 from localspec.documents.reading import FileRequest
 from localspec.launch import ResolvedPair
@@ -103,11 +103,11 @@ class ChatFrontEnd(Protocol):
         """Send the next question without files."""
         ...
 
-    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
-        """Attach the pictures that `load` returns to the next question.
+    def attach_pictures(self, *loaders: PictureLoader) -> None:
+        """Attach the pictures that the loaders return to the next question.
 
-        `load` waits for a disk or another program, so the app calls it on a thread. An
-        error of it is shown.
+        They wait for a disk or another program, so the app calls them on a thread. What
+        can be read is attached, and the errors of the others are shown.
         """
         ...
 

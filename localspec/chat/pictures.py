@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from localspec.chat import picture_sources
 from localspec.chat.conversation import PictureAttachment, Turn
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, UsageError
 from localspec.models.audio_files import AudioData, is_audio_name, load_audio
 from localspec.models.pictures import (
     PICTURE_FILES,
@@ -17,10 +17,52 @@ from localspec.models.pictures import (
     accept_picture,
     load_picture,
 )
-from localspec.units import about_duration, count_tokens
+from localspec.units import about_duration, count, count_tokens
 
 PictureReader = Callable[[str], bytes | None]
 """Gives the bytes of a picture by its hash; None if they are not there."""
+
+
+PictureLoader = Callable[[], Sequence[PictureAttachment]]
+"""Reads a file, or the clipboard. It may wait, and raise LocalspecError."""
+_MAX_TOLD = 5
+"""Files whose errors are told, if many cannot be attached."""
+
+
+class LoadedPictures(Struct, frozen=True):
+    """What could be read of several files, and why the others could not."""
+
+    pictures: tuple[PictureAttachment, ...]
+    problem: LocalspecError | None = None
+
+
+def load_each(loaders: Iterable[PictureLoader]) -> LoadedPictures:
+    """Run each of the loaders: one that fails takes nothing from the others.
+
+    Of `a.png broken.png no.png` the first is attached, and the problem names the two
+    others.
+    """
+    pictures: list[PictureAttachment] = []
+    errors: list[LocalspecError] = []
+    for load in loaders:
+        try:
+            pictures += load()
+        except LocalspecError as error:
+            errors.append(error)
+    return LoadedPictures(tuple(pictures), _join_errors(errors))
+
+
+def _join_errors(errors: Sequence[LocalspecError]) -> LocalspecError | None:
+    """One error that says what all of them say; None if there is none."""
+    if not errors:
+        return None
+    if len(errors) == 1:
+        return errors[0]
+    messages = [error.message for error in errors[:_MAX_TOLD]]
+    n_more = len(errors) - _MAX_TOLD
+    if n_more > 0:
+        messages.append(f"{count(n_more, 'more file')} cannot be attached.")
+    return UsageError(" ".join(messages))
 
 
 def no_pictures(_: str) -> bytes | None:

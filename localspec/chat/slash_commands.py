@@ -536,7 +536,8 @@ def _image(front_end: ChatFrontEnd, argument: str) -> None:
         front_end.attach_pictures(session.pictures.paste)
         return
     files = picture_sources.split_paths(argument)
-    front_end.attach_pictures(partial(session.pictures.load, files))
+    loaders = [partial(session.pictures.load, [file]) for file in files]
+    front_end.attach_pictures(*loaders)
 
 
 def _audio(front_end: ChatFrontEnd, argument: str) -> None:
@@ -549,7 +550,8 @@ def _audio(front_end: ChatFrontEnd, argument: str) -> None:
         return
     session.require_hearing(name_others=True)
     files = picture_sources.split_paths(argument)
-    front_end.attach_pictures(partial(session.pictures.load_audio, files))
+    loaders = [partial(session.pictures.load_audio, [file]) for file in files]
+    front_end.attach_pictures(*loaders)
 
 
 def _save(front_end: ChatFrontEnd, argument: str) -> None:

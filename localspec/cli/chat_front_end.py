@@ -10,9 +10,10 @@ from functools import partial
 from msgspec import Struct
 
 from localspec.chat import copying, document_attachment, tool_loop
-from localspec.chat.conversation import CallResult, PictureAttachment
+from localspec.chat.conversation import CallResult
 from localspec.chat.document_attachment import DocumentPart, PartChoice
 from localspec.chat.front_end import CommandResult, PickerChoices
+from localspec.chat.pictures import PictureLoader, load_each
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import (
@@ -237,9 +238,11 @@ class LinearFrontEnd:
         self.session.pending_attachments = ()
         self.print_line(document_attachment.NO_FILES)
 
-    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
+    def attach_pictures(self, *loaders: PictureLoader) -> None:
+        """Raises what a loader raises, after the pictures of the others are attached."""
         session = self.session
-        pictures = load()
+        loaded = load_each(loaders)
+        pictures = loaded.pictures
         if self.engine is not None and self.engine.alive:
             session.picture_costs |= session.count_pictures(self.engine, pictures)
         for picture in pictures:
@@ -253,6 +256,8 @@ class LinearFrontEnd:
             if cost is not None:
                 parts.append(cost.text)
             self.print_line(f"Attached to your next message: {', '.join(parts)}.")
+        if loaded.problem is not None:
+            raise loaded.problem
 
     def mark_tokens(self, *, marked: bool) -> None:
         self.tokens_marked = marked

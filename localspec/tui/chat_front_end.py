@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from localspec.chat import slash_commands
-from localspec.chat.conversation import PictureAttachment
 from localspec.chat.document_attachment import NO_FILES
 from localspec.chat.front_end import CommandResult, PickerChoices
+from localspec.chat.pictures import PictureLoader
 from localspec.chat.session import ChatSession
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.documents.reading import FileRequest
@@ -94,8 +94,8 @@ class ScreenFrontEnd:
         self.show_message(NO_FILES)
         self._screen.draw()
 
-    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
-        self._screen.composer.attach_pictures(load)
+    def attach_pictures(self, *loaders: PictureLoader) -> None:
+        self._screen.composer.attach_pictures(*loaders)
 
     def mark_tokens(self, *, marked: bool) -> None:
         if marked != self._screen.transcript.colours:

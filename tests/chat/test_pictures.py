@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
-from localspec.chat.pictures import PictureCost, add_costs
+from localspec.chat.pictures import PictureCost, add_costs, load_each
 from localspec.chat.session import ChatSession
 from localspec.chat.titles import make_title
 from localspec.errors import LocalspecError, PromptTooLongError, UsageError
@@ -88,6 +89,34 @@ def test_a_picture_goes_with_the_next_question(
     (picture,) = turn.pictures
     assert (picture.name, picture.n_rows) == ("photo.png", 24)
     assert picture.thumbnail == thumbnail()
+
+
+def test_the_files_that_cannot_be_read_are_all_named(
+    photo: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(PHOTO[:50])
+    session = Viewer().session
+    files = [broken, photo, tmp_path / "no.png"]
+
+    loaded = load_each([partial(session.pictures.load, [file]) for file in files])
+
+    assert [picture.name for picture in loaded.pictures] == ["photo.png"]
+    assert loaded.problem is not None
+    assert "broken.png is incomplete" in loaded.problem.message
+    assert "no.png" in loaded.problem.message
+
+
+def test_of_many_files_that_cannot_be_read_the_first_are_named(tmp_path: Path) -> None:
+    session = Viewer().session
+    files = [tmp_path / f"no-{number}.png" for number in range(9)]
+
+    loaded = load_each([partial(session.pictures.load, [file]) for file in files])
+
+    assert loaded.pictures == ()
+    assert loaded.problem is not None
+    assert "no-4.png" in loaded.problem.message
+    assert "4 more files cannot be attached." in loaded.problem.message
 
 
 def test_a_later_question_sends_the_picture_again(

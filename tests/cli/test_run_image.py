@@ -190,6 +190,11 @@ def test_a_chat_says_at_its_start_what_is_attached(
         chat.type(f"/image {shlex.quote(str(small))}\r")
         assert re.search(r"small one\.png, 40 x 30, \d+ tokens\.", chat.until("\n> "))
 
+        chat.type(f"/image {tmp_path}/no.png {shlex.quote(str(small))}\r")
+        said = chat.until("\n> ")
+        assert "small one.png, 40 x 30" in said
+        assert "no.png" in said.partition("Attached to")[2]
+
 
 def test_a_chat_without_a_projector_refuses_the_picture_at_its_start(
     zoo: Zoo, tmp_path: Path

@@ -19,7 +19,12 @@ from textual.widgets.option_list import Option
 
 from localspec.chat import picture_sources, slash_commands, tab_completion
 from localspec.chat.conversation import Attachment, PictureAttachment
-from localspec.chat.pictures import PictureCost
+from localspec.chat.pictures import (
+    LoadedPictures,
+    PictureCost,
+    PictureLoader,
+    load_each,
+)
 from localspec.chat.session import ChatSession
 from localspec.config import toml_file
 from localspec.config.key_table import keys_for
@@ -404,7 +409,8 @@ class MessageComposer(TextArea):
         if not self.text.startswith("/"):  # A command takes the path as it is.
             dropped = picture_sources.find_dropped_files(text)
             if dropped and self._may_attach(dropped):
-                self.attach_pictures(partial(self._session.pictures.load_any, dropped))
+                load_any = self._session.pictures.load_any
+                self.attach_pictures(*[partial(load_any, [path]) for path in dropped])
                 return
         if not fits_in_field(self.text + text):
             self._attach_text(text, "pasted")
@@ -431,19 +437,22 @@ class MessageComposer(TextArea):
             return False
         return True
 
-    def attach_pictures(self, load: Callable[[], Sequence[PictureAttachment]]) -> None:
-        """Attaches the pictures that `load` returns; a thread calls it."""
+    def attach_pictures(self, *loaders: PictureLoader) -> None:
+        """Attaches the pictures that the loaders return; a thread calls them."""
         self._n_attaching += 1
 
         def work() -> None:
-            self.call_later(self._add_pictures, load())
+            self.call_later(self._add_pictures, load_each(loaders))
 
         run_on_thread(self, "pictures", work, failed=self._attaching_failed)
 
-    def _add_pictures(self, pictures: Sequence[PictureAttachment]) -> None:
-        self._n_attaching -= 1
+    def _add_pictures(self, loaded: LoadedPictures) -> None:
+        if loaded.problem is not None:
+            self._attaching_failed(loaded.problem)
+        else:
+            self._n_attaching -= 1
         try:
-            for picture in pictures:
+            for picture in loaded.pictures:
                 self._session.add_picture(picture)
         except LocalspecError as error:
             self.notify(problem_text(error), severity="warning", markup=False)

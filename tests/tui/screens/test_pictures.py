@@ -124,6 +124,24 @@ async def test_a_file_that_is_no_picture_is_said(
         assert chat.questions == ["Still here?"]
 
 
+@pytest.mark.parametrize("way", ["typed", "pasted"])
+async def test_a_file_that_is_broken_takes_nothing_from_the_others(
+    way: str, photo: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(PHOTO[:50])
+    files = f"{broken} '{photo}'"
+    async with Chat(SeeingEngine()) as chat:
+        if way == "typed":
+            await chat.send(f"/image {files} {tmp_path}/no.png")
+            await chat.sees("no.png")
+        else:
+            await paste(chat, files)
+
+        await chat.sees("broken.png is incomplete", "+ my photo.png")
+        assert pending(chat) == ["my photo.png"]
+
+
 async def test_a_model_that_does_not_see_says_so(photo: Path) -> None:
     async with Chat(ScriptedEngine(lambda: answer(["no"]), ready=ready())) as chat:
         await chat.send(f"/image {photo}")
