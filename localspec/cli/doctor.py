@@ -105,11 +105,18 @@ def _time_types(as_json: bool) -> int:
     return 0
 
 
+_NOT_MEASURED = ("-",) * 5
+"""The columns of a type whose times are disturbed."""
+
+
 def _format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
     """A table: speeds for 1 B weights, and what a pass that checks a draft costs."""
     billion = type_speeds.TIMED_WEIGHTS / 1e9
     rows: list[tuple[str, ...]] = [("type", "write", "read", "v(2)", "v(4)", "v(8)")]
     for speed in speeds:
+        if speed.is_disturbed:
+            rows.append((speed.name, *_NOT_MEASURED))
+            continue
         curve = speed.verify_curve
         write = f"{1e3 * billion / speed.write_ms:.0f}"
         read = f"{1e3 * billion / speed.read_ms:.0f}"
@@ -120,6 +127,11 @@ def _format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
         "write, read: tokens per second of a model with 1 B weights; "
         "v(n): cost of a pass of n tokens, in passes of one."
     )
+    if any(speed.is_disturbed for speed in speeds):
+        yield (
+            "-: other programs used the CPUs meanwhile. Nothing was saved of these "
+            "types; close the programs and measure again."
+        )
 
 
 def _confirm(what: str, action: RepairAction, *, yes: bool) -> bool:

@@ -34,6 +34,8 @@ _PROMPT_WIDTH = 256  # Tokens of the pass that stands for the reading of a promp
 _MIN_PASS_MS = 1e-3
 _MAX_PASS_MS = 1e7
 """Limits of a pass over `TIMED_WEIGHTS`: a thousand times beyond any CPU."""
+_TIME_TOLERANCE = 3.0
+"""How far a time may be from what the pass of one token allows, as a factor."""
 # Tokens of a turn of a chat, which weighs reading and writing.
 _READ = 300
 _WRITTEN = 200
@@ -46,6 +48,8 @@ class TypeSpeed(Struct, frozen=True):
     name: str
     pass_ms: Mapping[int, float]
     """Milliseconds by the number of tokens in the pass."""
+    is_disturbed: bool = False
+    """Whether other programs used the CPUs meanwhile, so that the times say little."""
 
     @property
     def bits(self) -> float:
@@ -91,21 +95,37 @@ def time_types(
 ) -> Iterator[TypeSpeed]:
     """Time each type, about 1 s each.
 
-    The times are stored if other programs left the CPUs alone meanwhile. With
-    `until_disturbed`, the first type beside which they did not is the end. Raises
-    EngineError.
+    The times are stored unless they are disturbed: other programs used the CPUs, or
+    the times contradict each other. With `until_disturbed`, the first such type is the
+    end. Raises EngineError.
     """
     if not names:
         return
     with _start_timing(names, on_start) as replies:
         for name, reply in zip(names, replies, strict=True):
             pass_ms = {int(width): ms for width, ms in reply["pass_ms"].items()}
-            speed = TypeSpeed(name, pass_ms)
-            if not is_busy(reply["other_load"]):
+            is_plausible = _has_plausible_times(pass_ms)
+            is_disturbed = is_busy(reply["other_load"]) or not is_plausible
+            speed = TypeSpeed(name, pass_ms, is_disturbed=is_disturbed)
+            if not is_disturbed:
                 _store(speed)
             elif until_disturbed:
                 return
             yield speed
+
+
+def _has_plausible_times(pass_ms: Mapping[int, float]) -> bool:
+    """Whether the passes can have run under one load.
+
+    A pass of n tokens reads the weights once, as a pass of one does, and computes at
+    most as much as n passes. So its time is between those two, but for a factor of
+    `_TIME_TOLERANCE`. If one token takes 12 ms, eight take from 4 to 288 ms.
+    """
+    one = pass_ms[1]
+    for width, ms in pass_ms.items():
+        if not one / _TIME_TOLERANCE <= ms <= one * width * _TIME_TOLERANCE:
+            return False
+    return True
 
 
 @contextmanager
@@ -200,6 +220,8 @@ def _parse_speed(name: str, times: Any) -> TypeSpeed | None:
     except ValueError:
         return None
     if name not in _NUMBERS or not {1, _PROMPT_WIDTH} <= pass_ms.keys():
+        return None
+    if not _has_plausible_times(pass_ms):
         return None
     return TypeSpeed(name, pass_ms)
 

@@ -31,6 +31,12 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "a pass of no tokens": lambda types: types["Q4_0"].update({"0": 1.0}),
     "no pass of one token": lambda types: types["Q4_0"].pop("1"),
     "no pass of a prompt": lambda types: types["Q4_0"].pop("256"),
+    "a pass of two tokens that no computer is so fast at": lambda types: types[
+        "Q4_0"
+    ].update({"2": 0.1}),
+    "a pass of eight tokens that is slower than many of one": lambda types: types[
+        "Q4_0"
+    ].update({"8": 703.0}),
     "a list": lambda types: types.update(Q4_0=[1.0]),
     "an unknown type": lambda types: types.update(Q4_X=types.pop("Q4_0")),
 }
@@ -65,13 +71,19 @@ def test_types_of_another_form_are_none(types: object) -> None:
     assert type_speeds.read_types() == {}
 
 
-def fake_timing(patch: pytest.MonkeyPatch, n_replies: int, other_load: float) -> None:
+def fake_timing(
+    patch: pytest.MonkeyPatch,
+    n_replies: int,
+    other_load: float,
+    ms_of_two: float = 1.5,
+) -> None:
     """Replace the process that times types, which takes long beside other tests.
 
     The new one replies so often and then waits for its end. The real replies are in
     tests/engine/test_type_timing_child.py.
     """
-    reply = {"result": {"pass_ms": {"1": 1.0, "256": 100.0}, "other_load": other_load}}
+    pass_ms = {"1": 1.0, "2": ms_of_two, "256": 100.0}
+    reply = {"result": {"pass_ms": pass_ms, "other_load": other_load}}
     child = f"""
 import json, sys
 for _ in range({n_replies}):
@@ -101,7 +113,7 @@ def test_types_are_timed_while_nothing_else_runs_and_kept(
     assert (timed.name, timed.bits, timed.pass_ms) == (
         "Q4_0",
         4.5,
-        {1: 1.0, 256: 100.0},
+        {1: 1.0, 2: 1.5, 256: 100.0},
     )
     assert "Q4_0" not in type_speeds.missing_types()
     monkeypatch.setattr(type_speeds, "read_cpu_name", lambda: "another CPU")
@@ -114,7 +126,18 @@ def test_timing_beside_other_programs_is_not_kept(
     fake_timing(monkeypatch, 2, other_load=0.5)
     for is_ended, n_timed in ((True, 0), (False, 2)):
         found = type_speeds.time_types(("Q4_0", "Q4_1"), until_disturbed=is_ended)
-        assert len(list(found)) == n_timed and type_speeds.read_types() == {}
+        disturbed = [speed.is_disturbed for speed in found]
+        assert disturbed == [True] * n_timed and type_speeds.read_types() == {}
+
+
+def test_times_that_contradict_each_other_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not all load is seen: a container does not count the programs beside it."""
+    fake_timing(monkeypatch, 1, other_load=0.0, ms_of_two=0.02)
+    (speed,) = type_speeds.time_types(("Q4_0",))
+    assert speed.is_disturbed
+    assert type_speeds.read_types() == {}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has classes of priority")

@@ -166,7 +166,8 @@ def _convert(
 def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
     speeds = list(type_speeds.read_types().values())
     for speed in type_speeds.time_types(type_speeds.missing_types()):
-        speeds.append(speed)
+        if not speed.is_disturbed:
+            speeds.append(speed)
         progress.show(f"timing the types on this CPU: {speed.name}")
     progress.clear()
     return speeds

@@ -69,6 +69,32 @@ def test_the_table_of_types(
     assert document["types"][0]["name"] == "Q8_0"
 
 
+def test_a_type_that_was_timed_beside_other_programs_has_no_figures(
+    timed: TypeSpeed,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    disturbed = TypeSpeed("Q4_0", timed.pass_ms, is_disturbed=True)
+    monkeypatch.setattr(type_speeds, "time_types", lambda *_: iter([timed, disturbed]))
+
+    doctor.command.main(["--cpu"], standalone_mode=False)
+
+    table = capsys.readouterr().out.splitlines()
+    assert table[1].split()[:2] == ["Q8_0", "10"]
+    assert table[2].split() == ["Q4_0", "-", "-", "-", "-", "-"]
+    assert "measure again" in table[-1]
+
+
+def test_auto_does_not_follow_times_that_other_programs_disturbed(
+    timed: TypeSpeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = dict.fromkeys(timed.pass_ms, 0.1)
+    disturbed = TypeSpeed("F16", quick, is_disturbed=True)
+    monkeypatch.setattr(type_speeds, "time_types", lambda *_: iter([disturbed]))
+    with pytest.raises(UsageError, match="faster on this CPU than Q8_0"):
+        convert_command.command.main([DEMO], standalone_mode=False)
+
+
 def test_an_empty_file_name_is_refused_when_it_is_used() -> None:
     (row,) = convert.COMMANDS
 
