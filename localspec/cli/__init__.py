@@ -259,6 +259,21 @@ def _find_near_option(typed: str, context: click.Context | None) -> str:
     return options[near[0]] if near else ""
 
 
+def _find_command_path(argv: Sequence[str]) -> str:
+    """The command that the first words name: `localspec pair suggest`."""
+    path = "localspec"
+    command: click.Command = localspec
+    for word in argv:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), word)
+        if found is None:
+            break
+        path = f"{path} {word}"
+        command = found
+    return path
+
+
 def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         with suppress(OSError):
@@ -266,9 +281,10 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
         return 2
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "localspec"
-    if path == "localspec" and argv and argv[0] in (*_COMMANDS, *ALIASES):
-        # an option without its value has the group's context
-        path = f"localspec {argv[0]}"
+    named = _find_command_path(argv)
+    if named.startswith(path):
+        # An option without its value has the context of a group.
+        path = named
     hint = f"See: {path} --help"
     if isinstance(error, click.exceptions.NoSuchOption):
         from localspec.config.other_spellings import BY_FLAG  # noqa: PLC0415  late: rarely needed

@@ -57,7 +57,7 @@ _KEY_HELP = (
     ("Ctrl+D", "quit"),
 )
 _NAME_WIDTH = 15  # Cells of a setting or key, before its value.
-_WIDE_NAME_WIDTH = 38  # Cells of a command or model.
+_WIDE_NAME_WIDTH = 36  # Cells of a command or model.
 _TOOL_NAME_WIDTH = 28
 _NUMBER_WIDTH = 5  # Cells of the number of a page.
 _LOG_LINES = 12
@@ -132,9 +132,16 @@ class LinearFrontEnd:
             self.print_line(f"{name}: {text}")
             return
         start = f"  {name:<{width}} "
-        indent_width = width + 3 if terminal.terminal_width() > 60 else 6
-        indent = " " * min(len(start), indent_width)
-        terminal.echo_wrapped(start + text, err=True, indent=indent)
+        column = width + 3
+        if 2 * column > terminal.terminal_width():
+            # The texts would have less room than the names.
+            terminal.echo_wrapped(start + text, err=True, indent=" " * 6)
+            return
+        if len(name) > width and text:
+            # The name has a line of its own, so that all texts begin in one column.
+            terminal.echo_wrapped(start.rstrip(), err=True, indent=" " * 6)
+            start = " " * column
+        terminal.echo_wrapped(start + text, err=True, indent=" " * column)
 
     # --- what the slash commands need
     # --------------------------------------------------------------------------------

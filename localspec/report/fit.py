@@ -214,7 +214,7 @@ def _format_saving(saving: MemorySaving) -> Line:
     verdict = saving.plan.verdict
     speed = saving.plan.speed.speculative
     rest = f"  {saving.flags}"
-    if speed:
+    if speed and verdict.can_load:
         rest = f"; {format_speed(speed)}{rest}"
     return (
         Span(f"  {saving.change:36} saves {gib(saving.saved_bytes):>9}   "),
@@ -302,12 +302,16 @@ def _projector_to_json(projector: ProjectorFit | None) -> dict[str, Any] | None:
 
 
 def _saving_to_json(saving: MemorySaving) -> dict[str, Any]:
+    """`speed`: null of a plan that does not fit, as it does not run."""
+    speed = None
+    if saving.plan.verdict.can_load:
+        speed = saving.plan.speed.speculative
     return {
         "change": saving.change,
         "flags": saving.flags,
         "saves": saving.saved_bytes,
         "costs": saving.drawback,
-        "speed": saving.plan.speed.speculative,
+        "speed": speed,
         "fits": saving.plan.verdict.can_load,
     }
 

@@ -93,7 +93,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/ctx 99999": "Use /ctx 1024 or less.", "/draft none": "From now on Demo answers.",
         "/model demo": "(guesses: Demo draft)",
         "/preset save short": "Preset short is saved: temperature 0 · max_tokens 24 · ctx 512.",
-        "/preset": f"  {'short':<38} temperature 0", "/preset none": "There is no preset 'none'",
+        "/preset": f"  {'short':<36} temperature 0", "/preset none": "There is no preset 'none'",
         "/preset delete short": "deleted", "/regen": "The chat is empty",
         "def fibonacci(n):": "context ", "": "guesses right",
         "/undo ": "Undone: the continuation", "/retry": "tok/s",
@@ -109,6 +109,24 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
     file = "notes.txt:\n```\nimport sys\nimport os\n```"
     asked = f"# A chat with Demo\n\n## You\n\n{file}\n\nclass A:\n\n## Demo\n\n"
     assert text.startswith(asked)
+
+
+def test_the_texts_of_all_commands_begin_in_one_column(demo: Dialogue) -> None:
+    """Also those of a name that is wider than its column, on 80 cells."""
+    demo.resize(80, 24)
+    told = demo.line("/help")
+    rows = told.partition("/new ")[2].partition("To send")[0].splitlines()[1:]
+    column = rows[0].index("and a new seed")
+
+    beside = [row for row in rows if row.startswith("  /") and len(row) > column]
+    below = [row for row in rows if not row.startswith("  /") and row.strip()]
+
+    assert len(beside) > 20 and len(below) > 20
+    for row in beside:
+        is_own_line = "/presets" in row or "/picture" in row
+        assert is_own_line or row[column - 1] == " " != row[column], row
+    for row in below:
+        assert row[:column].isspace() and not row[column].isspace(), row
 
 
 def test_tab_paste_and_edit(demo: Dialogue) -> None:

@@ -64,6 +64,8 @@ def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     advice, *others = [line for line in lines if line][1:]
     assert advice == "does not fit: take Qwen3.5 9B (≈ 52 tok/s)"
     assert not any("tok/s" in line for line in others), "of what does not run"
+    savings = [line for line in done.text.splitlines() if "too big; " in line]
+    assert not savings, "a saving that does not suffice has no speed"
     assert "--kv q8_0" in done.text and "localspec pull qwen3.5-9b+mtp" in done.text
 
 

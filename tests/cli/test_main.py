@@ -152,6 +152,11 @@ def test_a_next_step_is_named() -> None:
             "See: localspec fit --help",
         ),
         ("run demo --ctx", "'--ctx' requires an argument", "See: localspec run --help"),
+        (
+            "pair suggest --cpu",
+            "'--cpu' requires an argument",
+            "See: localspec pair suggest --help",
+        ),
         ("--offline run demo --top-p 2", "'--top-p'", "See: localspec run --help"),
         (
             "run demo -p a --json-schema ''",
