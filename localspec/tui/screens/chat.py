@@ -698,8 +698,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.documents.names,
         )
         self.composer.show_size()
-        if self.composer.border_title != self.tools.note:
-            self.composer.border_title = self.tools.note
+        if self.composer.border_title != Content(self.tools.note).markup:
+            self.composer.border_title = Content(self.tools.note)
         is_empty = not session.conversation.turns and not self.transcript.has_error
         empty_hint = self.query_one(EmptyChatHint)
         for line in self.query(LoadingLine):
