@@ -918,12 +918,14 @@ class ChatSession:
         self._start_chat(conversation, private=not self.recorder.is_saving)
 
     def start_new_chat(self, *, private: bool = False) -> None:
-        """Start a chat with default settings and a new seed.
+        """Start a chat with default settings, tools and a new seed.
 
         `private`: this chat is not saved; the next one is.
         """
         self.require_idle()
         self.settings = self._initial_settings
+        if self.toolbox is not None:
+            self.toolbox.begin_chat()
         conversation = Conversation(_random_seed(), self._initial_system)
         self._start_chat(conversation, private=private)
 

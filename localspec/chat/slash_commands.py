@@ -629,13 +629,13 @@ def _change_folder(session: ChatSession, argument: str) -> CommandResult:
     if argument == "off":
         if current is None:
             return CommandResult("The model can read no folder.")
-        toolbox.remove(folder_tools.PROVIDER)
+        toolbox.remove_for_chat(folder_tools.PROVIDER)
         return CommandResult(
             f"The model can no longer read {_describe_folder(current)}."
         )
     path = Path(os.path.expanduser(paths.parse_typed_path(argument)))
     tools = FolderTools(path)
-    toolbox.add(tools)
+    toolbox.add_for_chat(tools)
     message = f"The model can ask to list, read and search {_describe_folder(tools)}."
     if session.completes_text:
         message += " But this model has no chat template, so it calls no tools."
@@ -692,7 +692,7 @@ COMMANDS = (
     ),
     SlashCommand(
         name="new",
-        help="Start a new chat with default settings and a new seed.",
+        help="Start a new chat with default settings, tools and a new seed.",
         change=_new,
         changes_turns=True,
     ),

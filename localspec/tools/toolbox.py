@@ -46,6 +46,8 @@ class Toolbox:
     def __init__(self, providers: Iterable[ToolProvider] = ()) -> None:
         self._lock = threading.RLock()
         self._providers: dict[str, ToolProvider] = {}
+        self._lasting: dict[str, ToolProvider] = {}
+        """Those that every chat has, also one that this chat has replaced or left out."""
         self._disabled_providers: set[str] = set()
         self._disabled_tools: set[str] = set()
         """The full names of the tools that are off by themselves."""
@@ -64,29 +66,73 @@ class Toolbox:
             return self._providers.get(name)
 
     def add(self, provider: ToolProvider) -> None:
-        """Add a provider, in place of one of the same name, which is closed."""
+        """Add a provider, in place of those of the same name, which are closed."""
         with self._lock:
-            before = self._providers.pop(provider.name, None)
+            before = self._list_held()
+            self._providers.pop(provider.name, None)
             self._providers[provider.name] = provider
-        if before is not None and before is not provider:
-            before.close()
+            self._lasting[provider.name] = provider
+            unheld = self._find_unheld(before)
+        _close(unheld)
 
-    def remove(self, name: str) -> None:
-        """Close a provider. Raises NotFoundError if there is none of this name."""
+    def add_for_chat(self, provider: ToolProvider) -> None:
+        """Add a provider until the next chat begins.
+
+        One of the same name that every chat has is back then. With the folder `notes`
+        for every chat and `letters` for this one, the next chat has `notes` again.
+        """
         with self._lock:
+            before = self._list_held()
+            self._providers.pop(provider.name, None)
+            self._providers[provider.name] = provider
+            unheld = self._find_unheld(before)
+        _close(unheld)
+
+    def remove_for_chat(self, name: str) -> None:
+        """Leave a provider out until the next chat begins.
+
+        It is closed, unless every chat has it. Raises NotFoundError if there is none of
+        this name.
+        """
+        with self._lock:
+            before = self._list_held()
             provider = self._providers.pop(name, None)
             self._disabled_providers.discard(name)
+            unheld = self._find_unheld(before)
+        _close(unheld)
         if provider is None:
             raise _no_such(name)
-        provider.close()
+
+    def begin_chat(self) -> None:
+        """Another chat begins: it has the tools that every chat has, and all are on."""
+        with self._lock:
+            before = self._list_held()
+            self._providers = dict(self._lasting)
+            self._disabled_providers.clear()
+            self._disabled_tools.clear()
+            unheld = self._find_unheld(before)
+        _close(unheld)
 
     def close(self) -> None:
         """End all providers. It may be called more than once."""
         with self._lock:
-            providers = list(self._providers.values())
+            before = self._list_held()
             self._providers.clear()
-        for provider in providers:
-            provider.close()
+            self._lasting.clear()
+        _close(before)
+
+    def _list_held(self) -> list[ToolProvider]:
+        """The providers of this chat, and those of every chat; each once."""
+        held = list(self._providers.values())
+        for provider in self._lasting.values():
+            if provider not in held:
+                held.append(provider)
+        return held
+
+    def _find_unheld(self, before: Iterable[ToolProvider]) -> list[ToolProvider]:
+        """Those that were held before and are no longer: they are to be closed."""
+        held = self._list_held()
+        return [provider for provider in before if provider not in held]
 
     # --- which tools are on
 
@@ -288,6 +334,12 @@ class Toolbox:
         return make_error(
             f"The tool {tool.full_name} has changed since it was allowed. Call it again."
         )
+
+
+def _close(providers: Iterable[ToolProvider]) -> None:
+    """Close them, without a lock: a server may take its time."""
+    for provider in providers:
+        provider.close()
 
 
 def _list_names(tools: Iterable[ToolDefinition], provider: str) -> list[str]:

@@ -128,6 +128,23 @@ def test_a_folder_is_changed_and_taken_away(chat: Dialogue, tmp_path: Path) -> N
     assert "The model can call no tools." in chat.line("/tools")
 
 
+def test_a_new_chat_has_the_folder_of_the_command_line(
+    chat: Dialogue, folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    chat.line(f"/folder {other}")
+    chat.line("/tools off folder.read")
+
+    chat.line("/clear")
+    assert str(other) in chat.line("/folder")
+    chat.line("/new")
+
+    assert str(folder) in chat.line("/folder")
+    ask(chat)
+    assert TEA in chat.line("o")
+
+
 def test_ctrl_c_at_the_question_stops_the_answer(chat: Dialogue) -> None:
     ask(chat)
     chat.press(CTRL_C)

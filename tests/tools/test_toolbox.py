@@ -160,10 +160,11 @@ def test_a_tool_that_changed_after_it_was_allowed_does_not_run() -> None:
 
 def test_a_provider_that_was_removed_is_closed_and_does_not_run() -> None:
     tools = make_tools()
-    toolbox = Toolbox([tools])
+    toolbox = Toolbox()
+    toolbox.add_for_chat(tools)
     request = toolbox.make_request("1", "fake_add", '{"a": 1, "b": 2}')
 
-    toolbox.remove("fake")
+    toolbox.remove_for_chat("fake")
 
     assert tools.is_closed
     assert "was disconnected" in toolbox.call(request, NEVER).text
@@ -179,6 +180,41 @@ def test_a_provider_of_the_same_name_takes_the_place_of_the_other() -> None:
 
     assert before.is_closed
     assert full_names(toolbox) == ["fake.now"]
+
+
+def test_another_chat_has_the_tools_of_every_chat_and_all_are_on() -> None:
+    lasting = make_tools()
+    toolbox = Toolbox([lasting])
+    before = full_names(toolbox)
+    chosen = FakeTools("chosen")
+    chosen.offer("now", returning("12:04"))
+    toolbox.add_for_chat(chosen)
+    toolbox.set_enabled("fake.add", enabled=False)
+
+    toolbox.begin_chat()
+
+    assert full_names(toolbox) == before
+    assert chosen.is_closed
+    assert not lasting.is_closed
+
+
+@pytest.mark.parametrize("change", ["replaced", "left out"])
+def test_what_a_chat_has_replaced_is_back_in_the_next_one(change: str) -> None:
+    lasting = make_tools()
+    toolbox = Toolbox([lasting])
+    before = full_names(toolbox)
+    if change == "replaced":
+        toolbox.add_for_chat(FakeTools("fake"))
+    else:
+        toolbox.remove_for_chat("fake")
+    assert full_names(toolbox) == []
+    assert not lasting.is_closed
+
+    toolbox.begin_chat()
+
+    assert full_names(toolbox) == before
+    toolbox.close()
+    assert lasting.is_closed
 
 
 def test_arguments_that_are_nested_too_deeply_are_refused() -> None:

@@ -525,6 +525,16 @@ async def test_a_folder_is_offered_and_its_file_is_read(tmp_path: Path) -> None:
         await chat.wait(lambda: "tools: folder" not in chat.shown)
 
 
+async def test_a_new_chat_has_no_folder(tmp_path: Path) -> None:
+    async with Chat(ScriptedEngine(saying("Hello."))) as chat:
+        await chat.send(f"/folder {tmp_path}")
+        await chat.sees("tools: folder")
+
+        await chat.send("/new")
+
+        await chat.wait(lambda: "tools: folder" not in chat.shown)
+
+
 async def test_all_tools_of_a_server_are_turned_off_together() -> None:
     async with ToolChat(saying("Hello.")) as chat:
         chat.screen.show_tools()
