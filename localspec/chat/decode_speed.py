@@ -20,6 +20,8 @@ _KNOWN_PLAIN_ERROR = 0.05
 """Half the range of a plain speed that was measured elsewhere, as a share of it."""
 _ROUGH_FROM = 0.1
 """A speed-up is rough if its range is wider than this share of it on both sides."""
+_PASS_TOLERANCE = 1.1
+"""How much longer than a pass that checks a draft a pass of one token may seem."""
 
 
 class Speedup(Struct, frozen=True):
@@ -49,6 +51,10 @@ class DecodeSpeed:
         """The times of the rounds without a draft, the shortest first."""
         self._plain_sum = 0.0
         self._plain_squared = 0.0
+        self._check_ms: list[float] = []
+        """The times of the rounds with a draft but without drafting, as `_plain_ms`."""
+        self._guessing_tokens = 0
+        self._guessing_ms = 0.0
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> DecodeSpeed:
@@ -65,6 +71,11 @@ class DecodeSpeed:
         self.n_tokens += n_tokens
         self.ms += ms
         self._n_rounds += 1
+        if event.drafted:
+            insort(self._check_ms, ms - event.ms.draft)
+        if event.drafted or event.ms.draft > 0:
+            self._guessing_tokens += n_tokens
+            self._guessing_ms += ms
         if not event.drafted:
             insort(self._plain_ms, ms)
             self._plain_sum += ms
@@ -92,6 +103,25 @@ class DecodeSpeed:
     def has_steady_plain(self) -> bool:
         """Whether enough rounds without a draft were timed to need no other standard."""
         return len(self._plain_ms) >= _MIN_ROUNDS
+
+    def contradicts(self, plain_speed: float) -> bool:
+        """Whether this answer's passes are too fast for `plain_speed`.
+
+        A pass that checks a draft takes at least as long as one of one token. So a plain
+        speed of 67 tok/s (15 ms) that was measured beside other programs does not hold
+        for an answer whose drafts were checked in 8 ms.
+        """
+        if not self._check_ms:
+            return False
+        check_ms = self._check_ms[len(self._check_ms) // 2]
+        return 1e3 / plain_speed > _PASS_TOLERANCE * check_ms
+
+    def guessing_gain(self, plain_speed: float) -> float:
+        """The milliseconds that the rounds with guesses saved; negative if they lost.
+
+        At 50 tok/s, a round of 30 ms that gives three tokens saves 30 ms.
+        """
+        return 1e3 * self._guessing_tokens / plain_speed - self._guessing_ms
 
     @property
     def _plain_error(self) -> float:

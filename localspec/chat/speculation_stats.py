@@ -195,7 +195,8 @@ class SpeculationStats(Struct):
 
         That is the answer itself if speculation is off, else its own rounds without a
         draft if they are many, else the last answer without speculation, else those few
-        rounds, else the pair's pass costs. When the answer ends it is saved with it.
+        rounds, else the pair's pass costs. What was measured elsewhere and contradicts
+        this answer's passes is not used. When the answer ends it is saved with it.
         """
         saved = self.answer.plain_tokens_per_second
         if saved is not None:
@@ -204,14 +205,17 @@ class SpeculationStats(Struct):
             return self.tokens_per_second
         own_speed = self.figures.decode_speed
         own = own_speed.plain_tokens_per_second
-        known = self._last_speeds.get(False) or own
         if own is not None and own_speed.has_steady_plain:
-            known = own
-        if known:
-            return known
+            return own
+        last = self._last_speeds.get(False)
+        if last and not own_speed.contradicts(last):
+            return last
+        if own is not None:
+            return own
         if self.measured is None or self.measured.t1_ms <= 0:
             return None
-        return 1e3 / self.measured.t1_ms
+        stored = 1e3 / self.measured.t1_ms
+        return None if own_speed.contradicts(stored) else stored
 
     @property
     def speedup(self) -> Speedup | None:

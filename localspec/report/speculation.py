@@ -44,6 +44,8 @@ Verdict = Literal["unknown", "faster", "slower", "same", "unclear"]
 
 _MIN_GAIN = 1.05
 """A ratio nearer to 1 would be shown as 1.0×: it is neither faster nor slower."""
+_MIN_SHARE = 0.5
+"""The share of a gain or loss that rounds with guesses must have to be its reason."""
 _N_LATELY = 8
 """The last rounds of an answer, which say what happens now."""
 _MAX_REASON = 200  # Characters of the engine's reason; a file may have a long one.
@@ -169,8 +171,8 @@ def view_speculation(
     plain_speed = stats.plain_speed
     speedup = stats.speedup
     verdict = _judge(speedup)
-    if verdict == "faster" and not stats.is_off and not totals.accepted:
-        verdict = "unclear"  # Nothing was saved: the plain speed is measured badly.
+    if _is_measured_gain(stats, verdict):
+        verdict = _check_verdict(stats, verdict)
     state = _find_state(stats, phase)
     seconds = None
     if speed is not None:
@@ -213,6 +215,26 @@ def _judge(speedup: Speedup | None) -> Verdict:
     if speedup.high < 1 and speedup.value * _MIN_GAIN <= 1:
         return "slower"
     return "unclear" if speedup.is_rough else "same"
+
+
+def _check_verdict(stats: SpeculationStats, verdict: Verdict) -> Verdict:
+    """`faster` and `slower` only if the rounds with guesses are the reason.
+
+    An answer of 80 tokens takes 880 ms where 800 were expected. If its one guess cost
+    10 ms of the 80, the speed varied for another reason, and guessing made no
+    difference.
+    """
+    speed = stats.figures.decode_speed
+    plain_speed = stats.plain_speed
+    if not plain_speed:
+        return verdict
+    gain = speed.guessing_gain(plain_speed)
+    all_gain = 1e3 * speed.n_tokens / plain_speed - speed.ms
+    if gain / all_gain >= _MIN_SHARE:
+        is_impossible = verdict == "faster" and not stats.figures.totals.accepted
+        return "unclear" if is_impossible else verdict
+    is_small = abs(gain) <= (_MIN_GAIN - 1) * speed.ms
+    return "same" if is_small else "unclear"
 
 
 def _is_measured_gain(stats: SpeculationStats, verdict: Verdict) -> bool:

@@ -104,6 +104,18 @@ def test_a_state_has_one_headline_and_one_sentence(name: str) -> None:
     assert (view.headline, view.sentence) == (headline, sentence)
 
 
+def look_at_answers(
+    answers: list[list[Event]], measured: MeasuredCosts | None = None
+) -> SpeculationView:
+    """Look at the last of some answers of one chat."""
+    stats = SpeculationStats(measured)
+    for events in answers:
+        stats.start_answer(GeneratedAnswer())
+        for event in events:
+            stats.add(event)
+    return view_speculation(stats)
+
+
 def test_without_a_plain_speed_no_gain_is_claimed() -> None:
     view = look(ON, *steps(40, 4, 2), measured=None)
     assert view.headline == "Speed-up –"
@@ -141,6 +153,49 @@ def test_three_steps_without_a_guess_are_a_standard_if_they_agree() -> None:
     assert known.answer_line == "44 tokens in 14 steps · 360 ms instead of 860 ms"
     assert unknown.headline == "gain unclear"
     assert "instead of" not in unknown.answer_line
+
+
+def test_one_guess_is_not_the_reason_of_a_slow_answer() -> None:
+    """Some plain steps took twice as long: other programs were busy meanwhile."""
+    slow = [step(n, ms=40.0) for n in range(40, 50)]
+    view = look(PROBING, *steps(40), *slow, step(50, 1, ms=25.0))
+    assert view.speed is not None
+    assert view.plain_speed is not None
+    assert view.plain_speed / view.speed > 1.15
+    assert view.headline == "same speed"
+    assert view.sentence == "0 of 1 guess right: nothing was saved."
+    assert "instead of" not in view.answer_line
+
+
+def test_few_guesses_are_not_the_reason_of_a_fast_answer() -> None:
+    """Its plain steps are faster than those of the last answer without guesses."""
+    few = [step(n, 4, 1, ms=38.0) for n in (9, 10)]
+    view = look_at_answers([[OFF, *steps(20, ms=40.0)], [ON, *steps(8), *few]])
+    assert view.speed is not None
+    assert view.plain_speed == 25.0
+    assert view.speed / view.plain_speed > 2
+    assert view.headline == "gain unclear"
+    assert "saved time" not in view.sentence
+
+
+def test_a_plain_speed_that_the_checks_contradict_is_not_used() -> None:
+    """15 ms a token were measured beside other programs; drafts are checked in 8 ms."""
+    stale = MeasuredCosts(14.9, {"1": 1.0})
+    view = look(ON, *steps(40, 1, 1, ms=8.0), measured=stale)
+    assert view.plain_speed is None
+    assert view.headline == "Speed-up –"
+    assert view.sentence.endswith("The speed without them is not measured yet.")
+    assert view.speeds == "250 tok/s"
+
+
+def test_the_last_plain_answer_is_not_compared_with_if_the_checks_contradict_it() -> (
+    None
+):
+    view = look_at_answers(
+        [[OFF, *steps(20, ms=14.9)], [ON, *steps(40, 1, 1, ms=8.0)]],
+        MeasuredCosts(6.0, {"1": 1.0}),
+    )
+    assert view.headline == "1.5× faster"
 
 
 def test_a_screen_reader_hears_words_in_place_of_signs() -> None:
