@@ -88,15 +88,13 @@ from localspec.sanitize import sanitize
 from localspec.tools.approval import Approvals
 from localspec.tools.tool_types import ResultPicture
 from localspec.tools.toolbox import Toolbox
+from localspec.units import count_tokens
 
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
 _MAX_TITLE = 500  # Characters that are shown of a title.
 _MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
 BYTES_PER_TOKEN = 4.0  # As in usual vocabularies, until it is measured.
-_TOO_MANY_TOOLS_HINT = (
-    "The model reads the descriptions of its tools, too. Turn some off (/tools), or load "
-    "the model with a larger context."
-)
+_FEWER_TOOLS = "Turn some off (/tools), or load the model with a larger context."
 _SENSE_HINT = "Answer with a model that does: /model"
 
 
@@ -198,6 +196,15 @@ class ChatSession:
         # Tools.
         self.toolbox: Toolbox | None = None
         """The tools of this chat. Who sets it closes it."""
+        self.tool_costs: dict[str, int] = {}
+        """What tools take of the loaded model's prompt, as far as it is known.
+
+        The key is what `GenerateCommand.tools` has.
+        """
+        self._next_tools = ""
+        """What the next answer is offered, as of the last `find_uncounted_tools`."""
+        self._answered_tools: str | None = None
+        """What the last answer was offered; None if that was in another session."""
         self.approvals = Approvals()
         # The answer.
         self.stats = SpeculationStats(answer=self._replay_last_answer())
@@ -406,7 +413,60 @@ class ChatSession:
         """Free tokens of the context; None until the model is loaded."""
         if self.loaded is None:
             return None
-        return self.loaded.n_ctx - self.stats.context_tokens
+        used = self.stats.context_tokens + self._n_new_tool_tokens
+        return self.loaded.n_ctx - used
+
+    @property
+    def _n_new_tool_tokens(self) -> int:
+        """Tokens of tools that the next prompt has and the last one had not.
+
+        With tools of 400 tokens it is 400 in a new chat, 0 after an answer that was
+        offered them, and -400 after they are turned off.
+        """
+        return self._cost_of(self._next_tools) - self._cost_of(self._find_last_tools())
+
+    def _cost_of(self, tools: str) -> int:
+        return self.tool_costs.get(tools, 0)
+
+    def _find_last_tools(self) -> str:
+        """What the prompt of `stats` has of tools."""
+        turns = self.conversation.turns
+        if not turns or not self.stats.context_tokens:
+            return ""
+        if self._answered_tools is not None:
+            return self._answered_tools
+        # Which ones is not saved: an answer with calls is taken to have had these.
+        return self._next_tools if turns[-1].call_format else ""
+
+    def find_uncounted_tools(self) -> str:
+        """What the next answer is offered, if it is unknown what that takes.
+
+        Empty if it is known, or nothing is offered.
+        """
+        self._next_tools = ""
+        if self.calls_tools and self.toolbox is not None:
+            self._next_tools = self.toolbox.to_json()
+        if self._next_tools in self.tool_costs:
+            return ""
+        return self._next_tools
+
+    def count_tools(self, engine: Engine, tools: str) -> int:
+        """The tokens that tools take of a prompt. Raises what the engine raises."""
+        assert self.loaded is not None
+        template = self.loaded.template_override
+        question = ChatMessage("user", "?")
+        command = CountCommand(messages=(question,), template=template, tools=tools)
+        without = _count_question(engine, template)
+        return max(0, engine.count(command).tokens - without.tokens)
+
+    def _describe_too_long(self, engine: Engine, tools: str) -> str:
+        """What to do about a prompt that is too long, if it has tools."""
+        n_tokens = 0
+        with suppress(LocalspecError):
+            n_tokens = self.count_tools(engine, tools)
+        if not n_tokens:
+            return f"The model reads the descriptions of its tools, too. {_FEWER_TOOLS}"
+        return f"The tools take {count_tokens(n_tokens)} of these. {_FEWER_TOOLS}"
 
     def estimate_tokens(self, text: str) -> int:
         """The tokens of a message with the pending files and pictures.
@@ -471,6 +531,7 @@ class ChatSession:
             template=template,
         )
         self.picture_costs = {}
+        self.tool_costs = {}
         self._copy_name = ""
         if engine.ready.model != self.pair.target.name:
             copy = inventory.converted_folder() / engine.ready.model
@@ -624,6 +685,7 @@ class ChatSession:
     def branch_changed(self) -> None:
         """Show the figures of another path through the conversation, and save it."""
         self.stats.show_answer(self._replay_last_answer())
+        self._answered_tools = None
         self.save_metadata()
 
     def show_turn(self, turn_id: int) -> None:
@@ -731,6 +793,7 @@ class ChatSession:
             for delta in generator.stream():
                 self._last_request = generator.request
                 self._last_answered = answer.turn.id
+                self._answered_tools = offered
                 self.recorder.record_progress()
                 if self._is_new(delta.event):
                     yield delta
@@ -738,7 +801,7 @@ class ChatSession:
                     progress.show(answer)
         except LocalspecError as error:
             if offered and isinstance(error, PromptTooLongError):
-                error.hint = _TOO_MANY_TOOLS_HINT
+                error.hint = self._describe_too_long(answering.engine, offered)
             if answer.engine_exit is None:
                 if answer.rounds or self.conversation.turns[-1].is_tool_step:
                     yield self.stats.add(GenerationFinished("error"))
@@ -946,6 +1009,7 @@ class ChatSession:
         self.recorder.settings = self.settings
         self.pending_attachments = ()
         self.pending_pictures = ()
+        self._answered_tools = None
         self.stats = self.stats.for_new_chat()
 
     def add_attachment(self, attachment: Attachment) -> None:

@@ -196,6 +196,7 @@ class LinearFrontEnd:
         except ScannedDocumentError as error:
             self._offer_scan(request, error)
             return
+        self._count_tools()
         if not document_attachment.needs_choice(session, request, document):
             result = document_attachment.attach(session, document)
             self.show_result(result, turns_changed=False)
@@ -204,11 +205,19 @@ class LinearFrontEnd:
             document_attachment.choose_parts(session, document), request
         )
 
+    def _count_tools(self) -> None:
+        """What the tools take of the context is not left for a document."""
+        tools = self.session.find_uncounted_tools()
+        if tools and self.engine is not None and self.engine.alive:
+            n_tokens = self.session.count_tools(self.engine, tools)
+            self.session.tool_costs[tools] = n_tokens
+
     def _offer_scan(self, request: FileRequest, error: ScannedDocumentError) -> None:
         """Raises the error if the model does not see."""
         session = self.session
         if session.loaded is None or not session.loaded.sees:
             raise document_attachment.name_seeing_models(error)
+        self._count_tools()
         scan = document_attachment.read_scan(request)
         pictures = document_attachment.load_scan(session, request, scan)
         if self.engine is not None:

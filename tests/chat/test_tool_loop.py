@@ -707,6 +707,63 @@ def test_an_answer_that_fails_after_a_call_keeps_the_results() -> None:
     assert talk.session.withdrawn_question is None
 
 
+def count_with_tools(count: CountCommand) -> CountResult:
+    """A prompt has 10 tokens, and 400 more with tools."""
+    return CountResult(410 if count.tools else 10)
+
+
+def count_tools(talk: Talk) -> None:
+    """Asks what the tools cost, as a front end does."""
+    tools = talk.session.find_uncounted_tools()
+    if tools:
+        n_tokens = talk.session.count_tools(talk.engine, tools)
+        talk.session.tool_costs[tools] = n_tokens
+
+
+def test_what_is_left_of_the_context_is_without_the_tools() -> None:
+    talk = Talk(ANSWERED)
+    session = talk.session
+    talk.engine.count = count_with_tools  # type: ignore[method-assign]
+    empty = session.tokens_left
+    assert empty is not None and session.toolbox is not None
+
+    count_tools(talk)
+
+    assert session.tokens_left == empty - 400
+    session.toolbox.set_enabled("fake", enabled=False)
+    count_tools(talk)
+    assert session.tokens_left == empty
+
+
+def test_tools_that_the_last_prompt_had_are_not_counted_again() -> None:
+    talk = Talk(ANSWERED)
+    session = talk.session
+    talk.engine.count = count_with_tools  # type: ignore[method-assign]
+    count_tools(talk)
+    assert session.loaded is not None and session.toolbox is not None
+
+    talk.ask()
+
+    left = session.loaded.n_ctx - session.stats.context_tokens
+    assert session.tokens_left == left
+    session.toolbox.set_enabled("fake", enabled=False)
+    count_tools(talk)
+    assert session.tokens_left == left + 400
+    session.start_new_chat()
+    count_tools(talk)
+    assert session.tokens_left == session.loaded.n_ctx - 400
+
+
+def test_a_prompt_that_is_too_long_says_what_the_tools_take() -> None:
+    talk = Talk([PromptTooLongError("The prompt is too long.")])
+    talk.engine.count = count_with_tools  # type: ignore[method-assign]
+
+    with pytest.raises(PromptTooLongError) as caught:
+        talk.ask()
+
+    assert "The tools take 400 tokens of these." in caught.value.hint
+
+
 def test_a_first_prompt_that_is_too_long_is_withdrawn_as_ever() -> None:
     talk = Talk([PromptTooLongError("The prompt is too long.")])
 

@@ -135,6 +135,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._repetition = RepetitionWatch()
         self._pacer = FramePacer()
         self._frames = LiveFrames()  # Of the answer that streams.
+        self._counted_tools = ""  # What the engine was asked about last.
         self._drawn_guess = NO_GUESS
         self._frame_timer: asyncio.TimerHandle | None = None
         self._draw_timer: asyncio.TimerHandle | None = None  # Of `_draw_soon`.
@@ -307,6 +308,33 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.session.picture_costs |= costs
         self.draw()
 
+    def _count_tools(self) -> None:
+        """Asks the engine what the tools cost that it is offered, if they are others."""
+        session = self.session
+        if self.phase != "ready":
+            return
+        tools = session.find_uncounted_tools()
+        if not tools or tools == self._counted_tools:
+            return
+        self._counted_tools = tools
+
+        def work() -> None:
+            engine = self.runner.engine
+            if engine is None:
+                return
+            try:
+                n_tokens = session.count_tools(engine, tools)
+            except LocalspecError as error:
+                self.call_later(self.show_warning, error)
+            else:
+                self.call_later(self._show_tool_cost, tools, n_tokens)
+
+        self.runner.run(work)
+
+    def _show_tool_cost(self, tools: str, n_tokens: int) -> None:
+        self.session.tool_costs[tools] = n_tokens
+        self.draw()
+
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
         for line in self.query(LoadingLine):
@@ -318,6 +346,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
     async def _engine_ready(self, message: EngineLoaded) -> None:
         is_first_load = self.session.loaded is None
         self.session.attach_engine(message.engine)
+        self._counted_tools = ""
         if is_first_load and self.session.completes_text:
             self._show_saved_turns()  # The chat format is known now.
         for notice in message.engine.ready.notices:
@@ -697,6 +726,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             session.picture_costs,
             self.documents.names,
         )
+        self._count_tools()
         self.composer.show_size()
         if self.composer.border_title != Content(self.tools.note).markup:
             self.composer.border_title = Content(self.tools.note)

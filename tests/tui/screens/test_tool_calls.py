@@ -8,6 +8,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from localspec import paths
+from localspec.protocol.wire import CountCommand, CountResult
 from localspec.tui.dialogs.call_details import CallDetailsScreen
 from localspec.tui.dialogs.tools import ToolsScreen
 from localspec.tui.dialogs.turns import TurnsScreen
@@ -523,6 +524,23 @@ async def test_a_folder_is_offered_and_its_file_is_read(tmp_path: Path) -> None:
         await chat.press("escape")
         await chat.send("/folder off")
         await chat.wait(lambda: "tools: folder" not in chat.shown)
+
+
+async def test_what_is_left_is_without_the_tools(tmp_path: Path) -> None:
+    def count_with_tools(count: CountCommand) -> CountResult:
+        return CountResult(4_010 if count.tools else 10)
+
+    engine = ScriptedEngine(saying("Hello."))
+    engine.count = count_with_tools  # type: ignore[method-assign]
+    async with Chat(engine) as chat:
+        chat.screen.composer.replace_text("four")
+        await chat.sees("about 1 token, 8.2k left")
+        chat.screen.composer.replace_text("")
+
+        await chat.send(f"/folder {tmp_path}")
+        chat.screen.composer.replace_text("four")
+
+        await chat.sees("about 1 token, 4.2k left")
 
 
 async def test_a_new_chat_has_no_folder(tmp_path: Path) -> None:
