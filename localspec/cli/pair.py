@@ -16,7 +16,11 @@ from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import UsageError
 from localspec.fit import machine_profile, suggestion_groups, suggestions
 from localspec.fit.machine_profile import MachineProfile, SimulatedHardware
-from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
+from localspec.fit.suggestions import (
+    PairSuggestion,
+    SuggestionCriteria,
+    suggest_with_projectors,
+)
 from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog import CatalogPair
@@ -71,7 +75,7 @@ def _suggest(
     remote = remote_devices.find_devices(hosts, options.print_skipped)
     machine = options.simulate_machine(SimulatedHardware(**hardware))
     machine = machine_profile.with_remote(machine, remote)
-    found = suggest(machine, criteria, ref)
+    found = suggest_with_projectors(machine, criteria, ref)
     if as_json:
         echo_json(_suggestions_to_json(found, machine, criteria))
         return

@@ -226,6 +226,20 @@ class Plan(Struct, frozen=True):
         return (*self.device_fits, self.host)
 
     @property
+    def projector_bytes(self) -> int:
+        """What the projector takes of its device, with the safety margin, as in the bar.
+
+        Its weights alone where no device has room for it.
+        """
+        found = self.projector
+        if found is None:
+            return 0
+        for each in self.all_fits:
+            if each.device.name == found.device:
+                return each.projector
+        return found.needed
+
+    @property
     def verdict(self) -> FitVerdict:
         """The worst verdict of any device."""
         verdicts = (each.verdict for each in self.all_fits)

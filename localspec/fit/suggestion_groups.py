@@ -16,7 +16,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
+from localspec.fit.suggestions import (
+    PairSuggestion,
+    SuggestionCriteria,
+    suggest_with_projectors,
+)
 from localspec.models import catalog, model_names
 from localspec.models.catalog import Catalog, CatalogModel, own_id
 from localspec.models.catalog_entries import TIERS
@@ -84,7 +88,7 @@ def advise(
     """
     catalogue = catalogue or catalog.load()
     criteria = criteria or SuggestionCriteria()
-    found = suggest(machine, criteria, catalogue=catalogue)
+    found = suggest_with_projectors(machine, criteria, catalogue=catalogue)
     return group_suggestions(found, machine, criteria)
 
 

@@ -43,7 +43,7 @@ from localspec.machine import type_speeds
 from localspec.machine.device import reserve_bytes
 from localspec.machine.llama_params import is_quantized
 from localspec.machine.type_speeds import TypeSpeed
-from localspec.models import catalog, model_lookup
+from localspec.models import catalog, model_lookup, projector_shape
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
 from localspec.models.catalog_entries import TIERS
 from localspec.models.model_lookup import ModelRequest
@@ -272,6 +272,18 @@ def suggest(
         return _rank(suggestion, place, criteria, machine)
 
     return tuple(sorted(shown, key=sort_key))
+
+
+def suggest_with_projectors(
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+    target: str | None = None,
+    *,
+    catalogue: Catalog | None = None,
+) -> tuple[PairSuggestion, ...]:
+    """As `suggest`, each with its projector's memory, which the order does not count."""
+    found = suggest(machine, criteria, target, catalogue=catalogue)
+    return tuple(with_projector(each, machine, criteria) for each in found)
 
 
 def _is_wanted(pair: CatalogPair, criteria: SuggestionCriteria) -> bool:
@@ -580,6 +592,36 @@ def assess_pair(
     )
 
 
+def with_projector(
+    suggestion: PairSuggestion,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+    *,
+    shapes: PairShapes | None = None,
+) -> PairSuggestion:
+    """With the memory of the projector that `pull` takes, as `fit` and `run` load it.
+
+    The choice of a file and the rank do not count it: where the GPU has no room for
+    both, it is in RAM.  Example: Gemma 4 E2B needs 3.5 GB of RAM, 4.6 with its
+    projector.
+    """
+    pair = suggestion.pair
+    shapes = shapes or pair_shapes.from_catalog(pair)
+    if suggestion.plan is None or shapes is None:
+        return suggestion
+    resting = machine_profile.with_programs_closed(machine)
+    advisor = _make_advisor(shapes, resting, criteria)
+    request = _make_request(shapes, resting, criteria)
+    plan = _with_listed_projector(suggestion.plan, pair.target, advisor, request)
+    return replace(
+        suggestion,
+        verdict=plan.verdict,
+        reasons=(_memory_reason(plan), *suggestion.reasons[1:]),
+        plan=plan,
+        bytes_to_free=_count_bytes_to_free(plan, machine),
+    )
+
+
 def _count_bytes_to_free(plan: Plan, machine: MachineProfile) -> int:
     """What the plan needs beyond what is free now, on all devices.
 
@@ -609,15 +651,40 @@ def plan_shapes(
 
 
 def plan_counted(
-    shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
+    shapes: PairShapes,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+    *,
+    target: CatalogModel,
 ) -> Plan:
     """The plan of a pair whose headers were read, with the memory llama.cpp counts.
 
-    As `SettingsAdvisor.advise_counted`, with the request that `assess_pair` makes.
+    As `SettingsAdvisor.advise_counted`, with the request that `assess_pair` makes, and
+    with the projector of `target`.
     """
     resting = machine_profile.with_programs_closed(machine)
     advisor = _make_advisor(shapes, resting, criteria)
-    return advisor.advise_counted(_make_request(shapes, resting, criteria), shapes)
+    request = _make_request(shapes, resting, criteria)
+    plan = advisor.advise_counted(request, shapes)
+    return _with_listed_projector(plan, target, advisor, request, shapes)
+
+
+def _with_listed_projector(
+    plan: Plan,
+    target: CatalogModel,
+    advisor: SettingsAdvisor,
+    request: SettingsRequest,
+    shapes: PairShapes | None = None,
+) -> Plan:
+    """With the projector that `pull` takes for the target, as `fit` and `run` load it.
+
+    `shapes`: to count a plan again that was counted.
+    """
+    listed = target.projector
+    if listed is None or listed.bytes is None:
+        return plan
+    shape = projector_shape.from_size(listed.bytes)
+    return advisor.with_projector(plan, shape, request, shapes)
 
 
 def _make_advisor(

@@ -496,7 +496,7 @@ def _projector_notice(plan: Plan) -> Notice | None:
     found = plan.projector
     if found is None or found.on_gpu:
         return None
-    size = gib(found.needed)
+    size = gib(plan.projector_bytes)
     if not found.device:
         message = f"No room for its projector ({size}): it does not see."
         hint = "Close other programs, or take a smaller model."

@@ -192,7 +192,7 @@ def describe_projector(plan: Plan, senses: Senses) -> str:
     if projector is None:
         return f"{said}: its projector, whose size is not known, takes more memory"
     about = "about " if projector.is_coarse else ""
-    size = f"{about}{gib(projector.needed)}"
+    size = f"{about}{gib(plan.projector_bytes)}"
     if not projector.device:
         return f"{said}, but has no room for its projector ({size}) here"
     text = f"{said}: its projector takes {size} of {projector.title}"

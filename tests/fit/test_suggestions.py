@@ -25,7 +25,7 @@ from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.launch import ResolvedPair
 from localspec.launch.start import LoadOptions
 from localspec.machine.type_speeds import TypeSpeed
-from localspec.models import catalog
+from localspec.models import catalog, projector_shape
 from localspec.models.catalog import CatalogPair
 from localspec.models.catalog_entries import TIERS
 from localspec.protocol.wire import LoadCommand
@@ -303,10 +303,17 @@ def test_all_commands_plan_alike(name: str) -> None:
             continue
         draft = Path("draft") if shapes_.draft else None
         request = LoadOptions().to_request(ResolvedPair(Path("target"), draft))
-        advised = SettingsAdvisor(*shapes_.shapes, machine).advise(request)
+        advisor = SettingsAdvisor(*shapes_.shapes, machine)
+        advised = advisor.advise(request)
         assert settings_of(advised) == settings_of(one.plan), one.pair.id
+        listed = one.pair.target.projector
+        if listed is not None and listed.bytes is not None:
+            shape = projector_shape.from_size(listed.bytes)
+            advised = advisor.with_projector(advised, shape, request)
+        shown = suggestions.with_projector(one, machine, SuggestionCriteria())
+        assert settings_of(advised) == settings_of(shown.plan), one.pair.id
         row = cache.estimate(Candidate(one.pair, one.bytes), machine, "chat", WhatIf())
-        assert settings_of(row.plan) == settings_of(one.plan), one.pair.id
+        assert settings_of(row.plan) == settings_of(shown.plan), one.pair.id
     for target, one in list(best.items())[:4]:
         named, *_ = suggestions.suggest(machine, None, target)
         assert settings_of(named.plan) == settings_of(one.plan), "by its name, too"
@@ -492,3 +499,24 @@ def test_a_cpu_gets_the_quantisation_that_it_computes_fastest() -> None:
         assert request.target.catalog_model == best.pair.target, (
             "as fit and pull choose"
         )
+
+
+@pytest.mark.parametrize("card", ["", "RTX 4060"])
+def test_the_list_and_the_wizards_page_count_the_projector(card: str) -> None:
+    """It is the part of the bar, and of the sum: 3.5 GB of RAM, and 1.2 more."""
+    machine = with_card(card) if card else computer(24)
+    criteria = SuggestionCriteria("chat")
+    found = suggestions.suggest_with_projectors(machine, criteria, "gemma-4-e2b+mtp")
+    pair = found[0].pair
+    alone = suggestions.assess_pair(pair, machine, criteria)
+
+    page = EstimateCache().estimate(Candidate(pair, 0), machine, "chat", WhatIf())
+
+    assert found[0].plan and page.plan and alone and alone.plan
+    in_bars = sum(each.projector for each in page.plan.all_fits)
+    assert in_bars >= page.plan.projector_bytes > 0.9 * GIB
+    assert page.plan.total == alone.plan.total + in_bars
+    assert found[0].needed_bytes == sum(each.total for each in found[0].used)
+    assert found[0].needed_bytes > alone.needed_bytes + 0.9 * GIB
+    needed = found[0].used[0].needed / GIB
+    assert f"needs {needed:.1f} GB" in found[0].reasons[0]

@@ -9,13 +9,12 @@ from textual.content import Content
 
 from localspec import draft_kinds
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import DeviceFit, FitVerdict, Plan, place_projector
+from localspec.fit.plan import DeviceFit, FitVerdict, Plan
 from localspec.fit.shape import ModelShape
 from localspec.machine import published
 from localspec.models import (
     model_names,
     pair_compatibility,
-    projector_shape,
     projectors,
 )
 from localspec.models.catalog import CatalogModel, CatalogPair
@@ -180,11 +179,8 @@ def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Conten
 
 
 def _projector_lines(target: CatalogModel, plan: Plan, width: int) -> Iterator[Content]:
-    """What the target sees, and what that takes beside the bars; one line."""
+    """What the target sees, and what that takes, as the bars have it; one line."""
     senses = projectors.listed_senses(target)
-    listed = target.projector
-    if listed is not None and listed.bytes is not None:
-        plan = place_projector(plan, projector_shape.from_size(listed.bytes))
     text = fit_report.describe_projector(plan, senses)
     if text:
         yield Content.styled(text, "$muted").truncate(width, ellipsis=True)

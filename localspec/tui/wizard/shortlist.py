@@ -251,6 +251,9 @@ class EstimateCache:
             return replace(candidate, plan=None, no_fit_reason=reason)
         if found is None:
             return replace(candidate, plan=None, no_fit_reason=NO_SHAPE_REASON)
+        found = suggestions.with_projector(
+            found, machine_profile, criteria, shapes=shapes
+        )
         return _candidate_from_suggestion(found)
 
 
@@ -476,7 +479,9 @@ class WizardServices:
         If it counts more than was estimated, settings that fit are searched again.
         """
         criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
-        plan = suggestions.plan_counted(shapes, machine_profile, criteria)
+        plan = suggestions.plan_counted(
+            shapes, machine_profile, criteria, target=candidate.pair.target
+        )
         return replace(candidate, plan=plan)
 
     def free_disk(self) -> int | None:
