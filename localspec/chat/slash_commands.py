@@ -692,7 +692,7 @@ COMMANDS = (
     ),
     SlashCommand(
         name="new",
-        help="Start a new chat with default settings, tools and a new seed.",
+        help="Start a new chat with default settings and a new seed.",
         change=_new,
         changes_turns=True,
     ),
