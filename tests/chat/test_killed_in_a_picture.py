@@ -24,7 +24,8 @@ def test_the_question_and_its_picture_are_kept(
     photo.write_bytes(png(shades(40, 30)))
     pair = ResolvedPair(vision_models["gemma3"].model, None)
     session = ChatSession(pair, seed=1)
-    session.change_settings(max_tokens=8)
+    # A short answer would have ended before the signal comes.
+    session.change_settings(max_tokens=900)
     with closing(load(pair)) as killed:
         session.attach_engine(killed)
         (picture,) = session.pictures.load([photo])
