@@ -153,15 +153,16 @@ class DraftRank(NamedTuple):
     """
 
     does_not_fit: bool
+    is_tight: bool  # Though whole, it leaves less than the reserve.
     is_short: bool  # There is no room for a long context.
     is_full: bool
     loses: bool
     seconds: float  # For a token; infinite if unknown.
 
     @property
-    def memory(self) -> tuple[bool, bool, bool]:
+    def memory(self) -> tuple[bool, bool, bool, bool]:
         """The part that depends on memory alone."""
-        return self.does_not_fit, self.is_short, self.is_full
+        return self.does_not_fit, self.is_tight, self.is_short, self.is_full
 
 
 class SettingsAdvisor:
@@ -787,6 +788,7 @@ def rank_draft(plan: Plan) -> DraftRank:
         seconds = 1 / sum(plan.speed.speculative)
     return DraftRank(
         does_not_fit=not plan.verdict.can_load,
+        is_tight=plan.verdict is FitVerdict.TIGHT,
         is_short=not plan.has_long_context,
         is_full=plan.is_full,
         loses=plan.loses,

@@ -972,6 +972,7 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     else:
         rank = DraftRank(
             does_not_fit=not suggestion.verdict.can_load,
+            is_tight=suggestion.verdict is FitVerdict.TIGHT,
             is_short=True,
             is_full=False,
             loses=False,
@@ -981,6 +982,7 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     size = _model_size(pair.target) or 1
     return (
         rank.does_not_fit,
+        rank.is_tight,
         suggestion.needs_layers_in_ram,
         suggestion.is_worse_than_lookup,
         -quality,
