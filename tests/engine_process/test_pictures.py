@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine_process.client import EngineProcess
 from localspec.errors import LocalspecError, ModelFileError, PictureError
@@ -146,7 +147,9 @@ def test_an_engine_that_is_killed_while_it_reads_a_picture_is_told(
     engine: EngineProcess, tmp_path: Path
 ) -> None:
     events = []
-    for event in engine.generate(ask(tmp_path, GOOD)):
+    # A short answer would have ended before the signal comes.
+    request = replace(ask(tmp_path, GOOD), max_tokens=900)
+    for event in engine.generate(request):
         events.append(event)
         if isinstance(event, PictureReading):
             os.kill(engine.pid, signal.SIGKILL)
