@@ -269,7 +269,7 @@ async def test_f5_finishes(
     # the demo would be faster here
     monkeypatch.setattr(advisor, "_MIN_REMOTE_GAIN", 1e-9)
     demo = ResolvedPair(DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf", "model")
-    session = ChatSession(demo)
+    session = ChatSession(demo, seed=1)  # So f5 gives its text again.
     runner = EngineRunner()
     session.change_settings(max_tokens=300)
     async with AsyncExitStack() as stack:
