@@ -237,7 +237,7 @@ def test_whatever_ends_an_answer_the_terminal_echoes_again(
         if how == "SIGTERM":
             chat.signal(signal.SIGTERM)
         elif how == "twice SIGINT":
-            chat.process.send_signal(signal.SIGINT)
+            # A second one at once ends the chat, or is one with the first.
             chat.process.send_signal(signal.SIGINT)
             chat.until("\n> ")
             chat.process.send_signal(signal.SIGINT)
