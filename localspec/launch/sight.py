@@ -87,33 +87,35 @@ def no_sight_error(name: str, reference: str = "") -> PictureError:
     the model's projector is missing.
     """
     shown = sanitize(name, multiline=False)
-    if reference and _is_listed_as(reference, "sees"):
-        command = f"localspec pull {shlex.quote(sanitize(reference, multiline=False))}"
-        return PictureError(
-            f"{shown} sees with its projector (mmproj), which is not loaded.",
-            Hint(f"Download it: {command}. Or name its file: {{image_model=FILE}}."),
-        )
-    hint: str = Hint("Give its projector (mmproj): {image_model=FILE}.")
-    seeing = find_seeing_models()
-    if seeing:
-        hint = f"These do: {', '.join(seeing)}."
-    return PictureError(f"{shown} does not see pictures.", hint)
+    message = f"{shown} does not see pictures."
+    if _lacks_projector(reference, "sees"):
+        message = f"{shown} sees with its projector (mmproj), which is not loaded."
+    return PictureError(message, _hint_at_sense(reference, "sees"))
 
 
 def no_hearing_error(name: str, reference: str = "") -> AudioError:
     """As `no_sight_error`, for audio."""
     shown = sanitize(name, multiline=False)
-    if reference and _is_listed_as(reference, "hears"):
+    message = f"{shown} does not hear."
+    if _lacks_projector(reference, "hears"):
+        message = f"{shown} hears with its projector (mmproj), which is not loaded."
+    return AudioError(message, _hint_at_sense(reference, "hears"))
+
+
+def _lacks_projector(reference: str, sense: Sense) -> bool:
+    """Whether the model that the user named has the sense but for its projector."""
+    return bool(reference) and _is_listed_as(reference, sense)
+
+
+def _hint_at_sense(reference: str, sense: Sense) -> str:
+    """How to get the projector, else which models have the sense."""
+    if _lacks_projector(reference, sense):
         command = f"localspec pull {shlex.quote(sanitize(reference, multiline=False))}"
-        return AudioError(
-            f"{shown} hears with its projector (mmproj), which is not loaded.",
-            Hint(f"Download it: {command}. Or name its file: {{image_model=FILE}}."),
-        )
-    hint: str = Hint("Give its projector (mmproj): {image_model=FILE}.")
-    hearing = find_hearing_models()
-    if hearing:
-        hint = f"These do: {', '.join(hearing)}."
-    return AudioError(f"{shown} does not hear.", hint)
+        return Hint(f"Download it: {command}. Or name its file: {{image_model=FILE}}.")
+    names = _find_models(sense)
+    if names:
+        return f"These do: {', '.join(names)}."
+    return Hint("Give its projector (mmproj): {image_model=FILE}.")
 
 
 def find_seeing_models() -> list[str]:
