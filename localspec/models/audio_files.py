@@ -15,8 +15,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from localspec import data_files
-from localspec.errors import AudioError, NotFoundError, StorageError
+from localspec.errors import AudioError
+from localspec.models.media_files import read_media_file
 from localspec.models.pictures import compute_sha256
 from localspec.sanitize import sanitize
 from localspec.units import duration, size_limit
@@ -235,25 +235,15 @@ def _too_many_bytes(n_bytes: int, name: str) -> AudioError:
 
 def _read_file(path: Path) -> bytes:
     name = _shown_name(path.name)
-    try:
-        with data_files.open_regular(path) as file:
-            data = file.read(MAX_AUDIO_BYTES + 1)
-            if len(data) > MAX_AUDIO_BYTES:
-                raise _too_many_bytes(path.stat().st_size, name)
-            return data
-    except (FileNotFoundError, ValueError):  # ValueError: no file can have that name
-        shown_path = sanitize(str(path), multiline=False)
-        raise NotFoundError(
-            f"There is no file {shown_path}.", "Check the path."
-        ) from None
-    except OSError as error:
-        if path.is_dir():
-            raise AudioError(
-                f"{name} is a folder, not an audio file.", "Send a WAV, MP3 or FLAC."
-            ) from None
-        raise StorageError(
-            f"{name} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
+    return read_media_file(
+        path,
+        name,
+        n_max=MAX_AUDIO_BYTES,
+        too_large=_too_many_bytes,
+        is_folder=AudioError(
+            f"{name} is a folder, not an audio file.", "Send a WAV, MP3 or FLAC."
+        ),
+    )
 
 
 # --- WAV

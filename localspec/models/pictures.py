@@ -24,7 +24,8 @@ from typing import Literal
 from msgspec import Struct
 
 from localspec import child_process, data_files, install_hints
-from localspec.errors import NotFoundError, PictureError, StorageError
+from localspec.errors import PictureError, StorageError
+from localspec.models.media_files import read_media_file
 from localspec.sanitize import sanitize
 from localspec.temporary_files import TemporaryFolder
 from localspec.units import size_limit
@@ -370,25 +371,15 @@ def _check_size(header: _PictureHeader, name: str) -> None:
 
 def _read_file(path: Path) -> bytes:
     name = _shown_name(path.name)
-    try:
-        with data_files.open_regular(path) as file:
-            data = file.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise _too_many_bytes(path.stat().st_size, name)
-            return data
-    except (FileNotFoundError, ValueError):  # ValueError: no file can have that name
-        shown_path = sanitize(str(path), multiline=False)
-        raise NotFoundError(
-            f"There is no file {shown_path}.", "Check the path."
-        ) from None
-    except OSError as error:
-        if path.is_dir():
-            raise PictureError(
-                f"{name} is a folder, not a picture.", "Send a JPEG or PNG."
-            ) from None
-        raise StorageError(
-            f"{name} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
+    return read_media_file(
+        path,
+        name,
+        n_max=MAX_BYTES,
+        too_large=_too_many_bytes,
+        is_folder=PictureError(
+            f"{name} is a folder, not a picture.", "Send a JPEG or PNG."
+        ),
+    )
 
 
 # --- JPEG
